@@ -4,8 +4,6 @@ Machines, faults, actors and judges all write here, and only here: whoever finds
 world.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from typing import Final

@@ -1,7 +1,5 @@
 """``spark.read.format("trivet_trace")``: traces as one table, with the columns of docs/trace-schema.md."""
 
-from __future__ import annotations
-
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 

@@ -18,8 +18,6 @@ Whatever is wrong in it is refused as a whole, with file, account and key: half 
 either a hole or an outage.
 """
 
-from __future__ import annotations
-
 import enum
 import hashlib
 import tomllib

@@ -8,8 +8,6 @@ The new file replaces the old one at once, and keeps its owner and what its owne
 do nothing with it. Servers see the change by themselves.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -10,8 +10,6 @@ position, list all positions and connections, clean a broker's files or read alo
 what the request does and tells.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable
 from typing import Final, NamedTuple

@@ -5,8 +5,6 @@ It begins anew with another node as often as need be: what is in the directory s
 it.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import msgspec

@@ -4,8 +4,6 @@ It is JSON, for people and scripts, and replaced as a whole when a backup is com
 before, whose bytes are all still there. So a backup that breaks off takes nothing away.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

@@ -6,8 +6,6 @@ The store is that of a node that has never been in a group, but for its log: it 
 node of the old group has. Term and vote are written last: a store that is not whole is refused at its start.
 """
 
-from __future__ import annotations
-
 from broker.assembly import store_options_of
 from broker.backups.directory import Backup
 from broker.backups.errors import BackupError

@@ -34,8 +34,6 @@ a send turns them into `NotDelivered` or `SendOutcomeUnknown` once its attempts 
 
 # ruff: noqa: N818 - the names say what happened; a suffix on each would say nothing more
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A received message is a view of the bytes that the broker sent. Each part of it,
 decoded when it is first read; so a consumer that only counts messages pays for no decoding.
 """
 
-from __future__ import annotations
-
 import enum
 import struct
 import zlib

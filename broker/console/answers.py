@@ -1,7 +1,5 @@
 """Answers in JSON, and what becomes of errors: each says what it was, and whether trying again may help."""
 
-from __future__ import annotations
-
 import json
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The application: sessions, the live stream, the questions and orders of `routes/`, the page itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Final

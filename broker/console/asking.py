@@ -8,8 +8,6 @@ broker groups may be missing from it. It knows neither HTTP nor who may change t
 all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar

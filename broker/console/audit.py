@@ -5,8 +5,6 @@ The first is written before the change is made, and if it cannot be written the 
 it went; a change whose second line is missing was under way when the console ended.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Mapping

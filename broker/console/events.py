@@ -1,7 +1,5 @@
 """The stream of an open page: server-sent events (the HTML standard, 9.2), the history first, then each moment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -8,8 +8,6 @@
   page as markup would still do nothing.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Collection
 from typing import Final

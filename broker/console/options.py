@@ -1,7 +1,5 @@
 """The options of a console."""
 
-from __future__ import annotations
-
 import ipaddress
 import ssl
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Each question and order names a struct of its own; a field that it does not have
 of bounds. The limits are those that brokers have, where brokers have any.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, TypeVar
 

@@ -4,8 +4,6 @@ A seat asks brokers with its account's own credentials and no others, so the bro
 console has no rights of its own to lend.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field

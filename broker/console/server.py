@@ -5,8 +5,6 @@ to close a connection on which nothing could be sent for `WRITE_S_MAX`. It does 
 stays until its other end is gone.
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 import time

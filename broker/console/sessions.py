@@ -5,8 +5,6 @@ name and a secret of this process, and only our own page is told it: whoever has
 somewhere else does not know it. So a visitor who has not signed in costs no memory, and crowds out nobody who has.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets

@@ -4,8 +4,6 @@ Nodes that no name server knows are in it, too, as long as their leader counts t
 first.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Mapping
 

@@ -4,8 +4,6 @@ A file that is missing or empty is read from its `.bak`, as RocketMQ does. All o
 broker that was killed wrote consumer offsets up to 5 s, and delays up to 10 s, before.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

@@ -8,8 +8,6 @@ go on with it. But nothing may end before the entry that the store's checkpoint 
 Files are read in pieces and not mapped: one that another process cuts off would end this one with a signal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple

@@ -5,8 +5,6 @@ MigrationError
 └── DamagedSourceError    bytes of the store are not what RocketMQ writes: no retry helps, another node's store may
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

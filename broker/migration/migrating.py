@@ -4,8 +4,6 @@ A copy that broke off goes on where it was, in the same directory; so does one t
 is completed once that has stopped. What is there already is compared with the source, which is surveyed anew.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass

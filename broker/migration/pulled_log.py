@@ -4,8 +4,6 @@ A message keeps its bytes but for one field, the place in the log: that is a new
 messages (and what DLedger does) is not told to those who pull.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path

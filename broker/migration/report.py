@@ -1,7 +1,5 @@
 """The report of what a migration found, took and left: for people as tables, for scripts as JSON."""
 
-from __future__ import annotations
-
 import msgspec
 
 from broker.migration.state_found import FoundState

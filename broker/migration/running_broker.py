@@ -8,8 +8,6 @@ Tables are asked for before the ends of queues. So what a table calls done is ne
 message may come twice that way, and none is passed over.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

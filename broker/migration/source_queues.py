@@ -4,8 +4,6 @@ They say nothing that the log does not say, but for queues whose messages are al
 offset comes next. Where the log has the messages, its units are compared with them.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """The replicated state of the group that a source becomes: its tables, as far as Trivet has the like."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,7 +1,5 @@
 """The tables that RocketMQ keeps beside its log, as it writes them: into JSON files, and into answers to questions."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass, field
 from typing import Annotated, Final

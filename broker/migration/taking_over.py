@@ -10,8 +10,6 @@ It is complete after a look that began when nobody had been allowed to write for
 itself even then, the delivery of what was delayed, is in the copy, or still waits there.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ others, and the first copy is done; so that of several copies of one transaction
 decision about any of them is one about all. If that position was written before the copy was made, the copies tell.
 """
 
-from __future__ import annotations
-
 from broker.state.open_transactions import Transactions
 from broker.state.transaction_records import CHECK_TIMES, HALF_QUEUE_OFFSET, decision_of
 from log.properties import UNIQ_KEY, get_property

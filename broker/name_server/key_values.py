@@ -7,8 +7,6 @@ Every change writes all of it. So how much is written is bounded over time: whoe
 server write for ever otherwise.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import msgspec

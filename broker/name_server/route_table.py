@@ -15,8 +15,6 @@ keeps it until an administrator deletes it at each name server, for all groups (
 Here a registration says whether it is: Trivet's brokers' are.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field

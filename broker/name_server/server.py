@@ -4,8 +4,6 @@ It has no clock, sockets or files: a shell hands it every command with the conne
 monotonic time, tells it of closed connections, and has it look for silent brokers now and then (`expire`).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass

@@ -19,8 +19,6 @@ Connections are opaque and hashable, but that relayed ones are known as such. It
 registration everywhere.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass

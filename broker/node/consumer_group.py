@@ -1,7 +1,5 @@
 """A consumer group as its clients' heartbeats make it known: members by connection, and what they subscribe to."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar

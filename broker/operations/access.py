@@ -4,8 +4,6 @@ Servers tell nobody what is in it, and read it anew when it changes; so it is as
 What servers do tell, to administrators, is a digest of the accounts that they go by: whether these are the file's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,6 @@ has records of fields (`TraceDataEncoder`): a send, a consumption that begins, o
 append fields. Who may publish there may write anything, so what cannot be read is passed over.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The clients that are connected: by consumer group and by producer group, with address, language and version."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

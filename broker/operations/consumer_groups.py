@@ -5,8 +5,6 @@ keeps one subscription for the whole consumer group, the newest; so each member 
 (GET_CONSUMER_RUNNING_INFO), as mqadmin's consumerStatus does. Which queues it holds it tells with that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal

@@ -8,8 +8,6 @@ own (`redriver_of`) in it. So who goes on after an interruption goes on behind t
 stored; only the one that was under way may come twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

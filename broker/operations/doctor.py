@@ -3,8 +3,6 @@
 Each check is a function from what was found (examination.py) to findings, and none of them asks anything further.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal

@@ -8,8 +8,6 @@ ClientError
 
 # ruff: noqa: N818 - the names say what happened, as those of the client's errors do
 
-from __future__ import annotations
-
 from broker.client.errors import ClientError
 
 

@@ -4,8 +4,6 @@ once.
 Whoever does not answer is a finding itself, so nothing here raises for that.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import msgspec

@@ -5,8 +5,6 @@ each broker group, however many topics there are: ends and consumer offsets come
 consumes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

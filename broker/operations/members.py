@@ -1,7 +1,5 @@
 """One consumer group as broker groups and members tell of it: its settings, its connections, its members' own word."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from broker.client.errors import BrokerError, ConnectionFailed

@@ -5,8 +5,6 @@ end as dead letters all bear the id that its sender gave, and the index knows th
 from the consumer offsets, as with mqadmin's queryMsgTrackById.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -17,8 +17,6 @@ What is sent back for a retry is a message of the consumer group's retry topic, 
 asks for here any more must be named to be left out, and so must those that broadcast, whose offsets no broker has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from broker.client.admin import AdminClient, QueueStatus

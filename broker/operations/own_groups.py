@@ -1,7 +1,5 @@
 """The consumer groups under which operations themselves read, which nobody wants to see among the users' own."""
 
-from __future__ import annotations
-
 from typing import Final
 
 READER_GROUP: Final = "TOOLS_CONSUMER"

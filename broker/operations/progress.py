@@ -7,8 +7,6 @@ so. Brokers send members that want it to the end of a queue, too, whose first me
 behind: this they tell only to members, and here it counts as lag.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Reading queues as an operator does: without being a member of a consumer group, from an offset or a time on."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 

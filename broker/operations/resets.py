@@ -5,8 +5,6 @@ An order is in the brokers' log before it is answered, and the members follow it
 skipped; where each queue goes stays as it was shown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

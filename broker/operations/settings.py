@@ -1,7 +1,5 @@
 """The settings of running nodes: what is in force, where each is from, and the few that may change meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

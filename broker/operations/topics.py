@@ -4,8 +4,6 @@ All of it is done as far as broker groups answer; those that do not are `Groups.
 some groups only is changed in the others by the same call when these answer again: each call says how a topic is to be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 They lie in topics of the brokers' own, which are read like any other. Each says in its properties where it belongs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Typed extFields of administration requests to a broker; the rules are those of `headers`."""
 
-from __future__ import annotations
-
 import msgspec
 
 from broker.remoting.command import Int32, Int64

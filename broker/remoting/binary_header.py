@@ -4,8 +4,6 @@ Reading the map is put off: `decode_binary_header` only checks that its length f
 bytes, since a forwarded or unsupported request never looks inside.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ tolerantly by `json_body.decode_body`. Absent lists are empty. The bodies of res
 `admin_bodies`.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import Any
 

@@ -5,8 +5,6 @@ version's request) and stays a plain int, so compare with ``==`` and never conve
 catching ValueError.
 """
 
-from __future__ import annotations
-
 import enum
 
 FLAG_RESPONSE = 1

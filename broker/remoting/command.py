@@ -11,8 +11,6 @@ made of slices of a mapping goes to the socket as it is.
 The response to a command uses the command's own serialization, as clients other than Java's may know only one.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 import struct

@@ -11,8 +11,6 @@ All limits of bytes are known from a frame's first 8 bytes, so a connection neve
 read. That of fields is seen to before any of them is made: whoever sends a frame has not shown an account yet.
 """
 
-from __future__ import annotations
-
 import struct
 
 from msgspec import structs

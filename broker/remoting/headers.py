@@ -11,8 +11,6 @@ The long and the short send header have the same attributes, so a processor read
 `once` of the response, are Trivet's own (broker/sending/repeated_sends.py).
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from broker.remoting.command import Int32, Int64

@@ -6,8 +6,6 @@ where there is nothing, numbers as strings, and enums as ordinals. Reading tries
 tolerance only when that fails.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

@@ -2,8 +2,6 @@
 `headers`.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from broker.remoting.command import Int32, Int64

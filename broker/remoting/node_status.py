@@ -5,8 +5,6 @@ answers them all, on any node and in any role, so that lag and roles can be comp
 scripts read it too; unknown fields are ignored, so that fields can be added.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -7,8 +7,6 @@ It holds again after a restart, where it goes before the file that the node is s
 address something when it is made cannot change in a running node, and a request for that is refused with the reason.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple

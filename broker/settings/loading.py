@@ -8,8 +8,6 @@ knows and that has no meaning here. It only warns, so that an existing ``broker.
 Both syntaxes become the same nested values with the place where each was found, and one function checks them.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import tomllib

@@ -4,8 +4,6 @@ The javaproperties library reads it. Added here are the line of each entry, whic
 and writing in the manner of RocketMQ's ``MixAll.properties2String``, where the library would escape ``:`` and ``=``.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ RocketMQ must start Trivet, with a warning for each key that has no effect, whil
 likely a typing mistake and is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

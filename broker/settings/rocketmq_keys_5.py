@@ -5,8 +5,6 @@ keys steer parts that 5.x has added to its broker and that Trivet leaves out (PO
 stores), or parts of its machinery that have no counterpart here.
 """
 
-from __future__ import annotations
-
 _POP = "there is no POP consumption"
 _RAFT = "the Raft group elects its leader and replicates"
 _STORE = "it tunes RocketMQ's store"

@@ -3,8 +3,6 @@
 The first setting that cannot stand beside the others is told by its name, ``table.field``, and what it takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from broker.remoting.addresses import split_address

@@ -9,8 +9,6 @@ would notice a difference.
 Nothing here opens a file or a socket.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Literal
 

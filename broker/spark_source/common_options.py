@@ -1,7 +1,5 @@
 """The options that the source and the sink have in common: who is asked, how, and for how long."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Spark gives its filters as a conjunction. Those that are applied here exactly ne
 (times, tags) Spark looks at what was read once more, so that reading a little too much does no harm.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The offsets that a batch or a micro-batch reads, as pure functions of the options and of what the brokers have."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

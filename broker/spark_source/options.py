@@ -1,7 +1,5 @@
 """The options of the source. All are checked here: a misspelt option must not read another range."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

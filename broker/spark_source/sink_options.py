@@ -1,7 +1,5 @@
 """The options of the sink. All are checked here, on the driver, before the first row is sent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final

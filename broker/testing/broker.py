@@ -1,7 +1,5 @@
 """`broker`, which starts the servers in a thread, and what it gives."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """The servers of a test, on Trio: a name server and the nodes of one group, each of which can be killed and started."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -8,8 +8,6 @@ entry points are written. No line is moved, nothing else is changed. Tests insta
 names (`tests/wheel`).
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

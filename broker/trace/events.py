@@ -1,7 +1,5 @@
 """The events of a trace as frozen objects, and the strict check of each record that is read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn

@@ -1,7 +1,5 @@
 """Constants and the header item of the trace format (docs/trace-format.md)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Literal
 

@@ -1,7 +1,5 @@
 """Reading: whole traces or ranges of them, past damage and up to a cut."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import IO, Any

@@ -1,7 +1,5 @@
 """Reading a trace that is still being written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from os import SEEK_END
 from typing import IO, Any, Final

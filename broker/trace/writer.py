@@ -1,7 +1,5 @@
 """Recording: events into batches of bytes, without I/O."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Sequence
 

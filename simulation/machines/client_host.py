@@ -1,7 +1,5 @@
 """A machine with one client process, which can be killed and started again, and stand still in between."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 from broker.trace import TraceWriter

@@ -4,8 +4,6 @@ Who finds none, and who goes for another, is the decision of the server's `Clien
 judged here by what has come on each connection, without a look at what the sessions remember of it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Final

@@ -1,7 +1,5 @@
 """The client's `Runtime` (broker/client/transport/runtime.py) in the simulator: tasks, clock, connections of a host."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager

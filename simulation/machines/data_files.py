@@ -1,7 +1,5 @@
 """The data files of a node's log on its simulated disk, by name and with what a process sees in them."""
 
-from __future__ import annotations
-
 from log.entry_log import EntryLog
 from log.layout import file_name
 from log.options import StoreOptions

@@ -5,8 +5,6 @@ here, for longer than the connection that they came on, and their bytes can chan
 in many through.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -5,8 +5,6 @@ group; only machines in service are started, hit by faults and looked at in the 
 known here and waited for: an operator who takes a machine away before that is certain breaks Raft's assumptions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Protocol
 

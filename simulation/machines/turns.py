@@ -1,7 +1,5 @@
 """The turns of a simulated process: soon after whatever arrived, and when its own deadline has come."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from simulation.journal import Violation

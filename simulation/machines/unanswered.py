@@ -4,8 +4,6 @@ Who answers a request, and which way it takes to there, is of no account here: a
 owed a response, in the time for which it may be held. `judges/waits.py` asks for those that are overdue.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final

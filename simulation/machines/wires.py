@@ -1,7 +1,5 @@
 """The connections of a simulated process, each carried by an endpoint of the network, as by a socket in production."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from broker.requests.connection import Buffer, Connection, Outgoing

@@ -9,8 +9,6 @@ once. The array is a function of the seed's number alone, so that any seed repla
 anew, and others make up threes and fours.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from itertools import combinations, cycle

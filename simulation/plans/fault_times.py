@@ -6,8 +6,6 @@ Each seed turns on a random subset of the kinds, each with a rate of its own (sw
 do not always meet).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Other futures of a run: the faults that a fork puts in the place of those that were still to come."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

@@ -4,8 +4,6 @@ The plan of a seed is drawn as ever; what lasts takes the place of the faults be
 and what it does, has streams of its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

@@ -3,8 +3,6 @@
 Replaying a run is running its plan; shrinking a failure is running plans with fewer faults.
 """
 
-from __future__ import annotations
-
 from dataclasses import astuple, dataclass, field
 from itertools import pairwise
 from typing import Final, Literal

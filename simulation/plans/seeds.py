@@ -3,8 +3,6 @@
 Of these one in six comes to a core that is left alone (simulation/plans/lasting.py).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Draws the plan of a swarm seed, before anything runs; which seeds are, and what the others are, says `seeds.py`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final, Literal
 

@@ -6,8 +6,6 @@ stays unseen, a timer fires once and not early) states them in an `Invariant`, w
 group commits and which the actor's `main` tells what it did and saw.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 

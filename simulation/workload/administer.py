@@ -1,7 +1,5 @@
 """Makes the topic of all others; deletes and makes topics that nobody else uses."""
 
-from __future__ import annotations
-
 import math
 
 from broker.client.admin import AdminClient

@@ -6,8 +6,6 @@ for byte, what the group has committed up to its last entry, and must reach as f
 was asked for. A store that is made of it must have every message of it in its queue.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from dataclasses import replace
 from pathlib import Path

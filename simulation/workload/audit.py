@@ -1,7 +1,5 @@
 """Asks for what must be linearizable: the ends of queues and stored offsets."""
 
-from __future__ import annotations
-
 from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError
 from broker.client.transport.runtime import Runtime

@@ -6,8 +6,6 @@ written keeps it, as with the reference's clients, and who has none asks again. 
 nothing. `configure_rules` says what must hold.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from broker.client.admin import AdminClient

@@ -7,8 +7,6 @@ before sends nothing to it and hears of it in time; who reads finds its queues a
 that may be written, who asks is told so, whatever it knew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

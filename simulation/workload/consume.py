@@ -1,7 +1,5 @@
 """Consumer group members that read, rebalance and store offsets."""
 
-from __future__ import annotations
-
 from broker.client.consuming.consumer import Consumer
 from broker.client.errors import ClientError
 from broker.client.transport.runtime import Runtime

@@ -1,7 +1,5 @@
 """A crowd: many who send at once while the plan says so, and try again at once what is refused or fails."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from broker.client.errors import ClientError

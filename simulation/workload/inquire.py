@@ -5,8 +5,6 @@ where the log of a leader of that time begins, its end one that it had then, and
 and is kept by all nodes is found.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final

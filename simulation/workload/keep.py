@@ -4,8 +4,6 @@ Which queue that is follows from the route, in which all groups stand that have 
 that was given lately had all of them, no message of a key may be anywhere else.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from broker.client.errors import ClientError

@@ -7,8 +7,6 @@ that it was not delivered. Messages of an outbox that sends one at a time, and t
 in which it took them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final
 

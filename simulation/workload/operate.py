@@ -4,8 +4,6 @@ It believes nothing that the group does not say: the next step follows from the 
 what is committed, whatever became of the step before.
 """
 
-from __future__ import annotations
-
 import math
 
 from broker.client.admin import AdminClient

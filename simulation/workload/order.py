@@ -1,7 +1,5 @@
 """Queues handled in order: members that come and go, and never two at work on one queue at the same true time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Which condition a run has is the seed's; all readers of a consumer group must have the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Sends singly and in batches, some of it to a queue chosen by a key; goes on with some of what stayed unknown."""
 
-from __future__ import annotations
-
 from broker.client.errors import ClientError, SendOutcomeUnknown
 from broker.client.message import Message
 from broker.client.producing.producer import Producer

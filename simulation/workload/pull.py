@@ -4,8 +4,6 @@ Each machine has a consumer group of its own, whose stored offsets nobody else t
 is, and what it must find when it comes back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Final
 

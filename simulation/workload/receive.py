@@ -1,7 +1,5 @@
 """Members of a broadcast consumer group: each gets everything, and keeps its offsets on its own machine."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Mapping
 from typing import Final

@@ -6,8 +6,6 @@ last report counts, whether it says more than the one before or less, as after a
 whoever asks there next, and what is stored in the end. Of all other reports nobody knows whether they count, and when.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final

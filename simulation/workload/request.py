@@ -9,8 +9,6 @@ request is confirmed. A call takes the first answer and returns once. That an an
 while there are faults: it is not stored for a writer who is away.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ own; and an administrator who has any of these consumer groups reset: by time or
 do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final

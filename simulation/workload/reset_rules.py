@@ -13,8 +13,6 @@ heard of an order, and was on its way until others had followed, counts like any
 such a report excuses an offset that passes what nobody read, and how often that happened is counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field

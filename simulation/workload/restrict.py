@@ -5,8 +5,6 @@ sends to the topic and a member of the consumer group reads it. As with the refe
 without write permission are not refused: whoever asks for its route learns of it. `restrict_rules` says what must hold.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from broker.client.admin import AdminClient

@@ -7,8 +7,6 @@ settings and none starts, since followers answer by what they have applied. In t
 everything was read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -18,8 +18,6 @@ the record that waited and on its delivery, and in truth, give or take the rates
 has passed in truth while one leader led.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

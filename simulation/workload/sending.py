@@ -1,7 +1,5 @@
 """The sends of actors whose work is about what becomes of their messages, not about the sending."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

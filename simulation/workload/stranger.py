@@ -4,8 +4,6 @@ Where they come a server has few places (`World`), so that some of the crowd hav
 asked for something. `simulation/machines/client_port.py` judges who goes.
 """
 
-from __future__ import annotations
-
 import contextlib
 from typing import Final
 

@@ -7,8 +7,6 @@ right, as long as what is acknowledged is where the answer says, and a queue of 
 That the nodes' queues begin anew the judges of all runs see: the group's model numbers messages as the log does.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from broker.client.admin import AdminClient

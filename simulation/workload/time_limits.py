@@ -1,7 +1,5 @@
 """Calls of clients that must end in time, whatever happens to brokers and name servers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final

@@ -5,8 +5,6 @@ Wall clocks of the brokers differ by up to an hour and jump by as much; what cou
 message, and by the true one: a delay is over when so much time has passed, but for what clocks may go wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

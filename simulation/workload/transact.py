@@ -4,8 +4,6 @@ What is to become of each transaction is drawn before it begins and written down
 application's database: whoever is asked finds it there, also after the process that began it is gone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -3,8 +3,6 @@
 What an actor's own calls tell is how the last attempt ended. Invariants that count what requests did need every one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

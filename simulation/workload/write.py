@@ -10,8 +10,6 @@ portion is done. Only when the log's head was deleted while a portion was half w
 the query begins anew, under another name.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final

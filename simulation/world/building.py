@@ -5,8 +5,6 @@ Everything in the world draws from random streams that the plan's seed fixes, an
 made here is part of that: who is made first draws first.
 """
 
-from __future__ import annotations
-
 import traceback
 from typing import Final, TypeVar
 

@@ -3,8 +3,6 @@
 A run that ended with a loss of data is asked only for what clients were told until then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 
 from simulation.journal import Violation

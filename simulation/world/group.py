@@ -4,8 +4,6 @@ Most worlds have one. A second one (`Plan.groups`) is registered with the same n
 clients, stands on machines of its own, prefers its first node as its leader, and is judged by its own log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

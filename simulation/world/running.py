@@ -5,8 +5,6 @@
 What is found first ends the run.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import sys

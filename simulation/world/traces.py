@@ -1,7 +1,5 @@
 """The traces of a run: a file for each process, its digest, and the bytes if somebody wants them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from typing import Any

@@ -18,8 +18,6 @@ Three things keep the configurations few:
 * Reads, and comparisons that failed, happen as soon as they can.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ An answer is missed by making the operation one of unknown outcome, or by leavin
 possible before is possible then. So a part of the answers that is wrong proves that the whole is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, Final

@@ -9,8 +9,6 @@ a read can still have its result, and a decision without a search for histories 
 (:mod:`spark_analysis.checking.unambiguous`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

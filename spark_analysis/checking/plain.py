@@ -3,8 +3,6 @@
 The simulator's runs are judged by it, and tests use it where starting Spark would take longer than the question.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
 from typing import Any, Final

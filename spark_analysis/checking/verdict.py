@@ -1,7 +1,5 @@
 """The answer of the analysis: three verdicts, and anomalies with the operations that prove them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal

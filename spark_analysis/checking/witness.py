@@ -1,7 +1,5 @@
 """Witnesses: an order of everything that happened, for whoever does not believe that a history holds."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

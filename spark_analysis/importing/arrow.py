@@ -1,7 +1,5 @@
 """Rows as Arrow has them, with the columns that Spark's DDL names: what tasks give back to Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice

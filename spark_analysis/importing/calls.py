@@ -1,7 +1,5 @@
 """Histories of other systems as calls of a sequential model, for the check by search."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final

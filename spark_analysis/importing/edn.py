@@ -6,8 +6,6 @@ in one order, whatever the order in which it was written, and a truth value that
 :class:`~spark_analysis.importing.frozen.Truth`, as to Python ``true`` and ``1`` would be one key.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import islice

@@ -5,8 +5,6 @@ Formats (docs/importing.md has examples): ``jsonl``, ``knossos`` (EDN), ``porcup
 understood is left out and told with its place.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

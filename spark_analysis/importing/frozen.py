@@ -5,8 +5,6 @@ Python says ``True == 1`` and ``False == 0``, so a register that was set to ``tr
 answer with ``1``. Truth values are therefore a type of their own here. ``1`` and ``1.0`` are one number, as in JSON.
 """
 
-from __future__ import annotations
-
 import json
 from enum import Enum
 from typing import Any

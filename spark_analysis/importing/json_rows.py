@@ -9,8 +9,6 @@ The messages that a transaction polled are a fact whether or not it committed. I
 that is a read, which proves what it returned, and no poll, which would say where the consumer stands.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace

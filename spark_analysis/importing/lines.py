@@ -1,7 +1,5 @@
 """Lines of a history in another system's format, and the completion of each invocation among them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final

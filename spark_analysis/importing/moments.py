@@ -9,8 +9,6 @@ It is the median because any record may be the wrong one, the first as well.
 A negative time is a time like any other: a clock's zero is arbitrary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final

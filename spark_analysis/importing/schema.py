@@ -6,8 +6,6 @@ Everything a trace can say fits one wide table, ``RECORDS``, so that a trace is 
 formats produce.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 # Spark's DDL, because it reads like the documentation it is.

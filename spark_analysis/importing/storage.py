@@ -4,8 +4,6 @@ Hadoop takes a path as text, not as a URL: of ``Path.as_uri()`` the ``%20`` woul
 what Spark reads is a pattern, in which brackets, braces and stars mean something; what it writes is none.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -6,8 +6,6 @@ that has grown within that time is complete up to its latest record less that ti
 to now; the history is complete up to the least of these, its *cut*.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from os import SEEK_END

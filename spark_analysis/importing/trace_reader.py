@@ -12,8 +12,6 @@ away from the others (:mod:`spark_analysis.importing.moments`), a completion tha
 operation whose completion is left out has an unknown outcome.
 """
 
-from __future__ import annotations
-
 import errno
 import glob
 from collections.abc import Iterator, Sequence

@@ -11,8 +11,6 @@ of the latest invocation of its number, and where records may be missing between
 them may have been that invocation, so the completion is in doubt.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import SEEK_END

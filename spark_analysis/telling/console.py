@@ -3,8 +3,6 @@
 Where the output is no terminal (a log, a pipe), lines are not broken at its imagined width.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

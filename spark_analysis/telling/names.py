@@ -5,8 +5,6 @@ A client is called by the process that recorded it. If that recorded several, a 
 the time of its first operation, whatever else is shown. A client that several processes recorded keeps its identity.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final

@@ -1,8 +1,6 @@
 """A witness as a file: a line of JSON for each step, in the order that explains a linearizable history
 (docs/report.md)."""
 
-from __future__ import annotations
-
 import heapq
 import json
 from collections import defaultdict

@@ -6,8 +6,6 @@ dictionary, to the general encoder. Both are made from the same two constant par
 other.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from broker.client.message import MessageQueue

@@ -9,8 +9,6 @@ It is for clusters of several broker groups. Within one group a Trivet producer 
 to the leader.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

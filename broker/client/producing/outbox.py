@@ -15,8 +15,6 @@ needs an order waits for each message before it sends the next, or has an outbox
 `send_many` is the same for messages that are all at hand, and returns their results.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 

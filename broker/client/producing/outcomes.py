@@ -1,7 +1,5 @@
 """The outcome that a response to a send tells: stored, and where; not stored; or that nobody knows."""
 
-from __future__ import annotations
-
 from itertools import count
 
 from broker.client.message import MessageQueue, SendResult, SendStatus

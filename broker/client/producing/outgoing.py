@@ -4,8 +4,6 @@ Every broker refuses what is refused here; checked here, the sender hears of it 
 call. All attempts of a send share the result, so they carry the same unique keys.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Sequence

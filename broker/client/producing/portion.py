@@ -11,8 +11,6 @@ Each broker group keeps its own account of a portion. So a message must go to th
 key says which one, of those that have the topic. While a portion is half written, its topic is not to move.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b

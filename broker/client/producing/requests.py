@@ -5,8 +5,6 @@ reply does not pass through a queue: the broker pushes it over the connection th
 requester that is gone gets no reply, and a reply that comes too late is dropped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import msgspec

@@ -1,7 +1,5 @@
 """The common part of all sends of one producer: routes, the choice of a queue, the heads of requests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from broker.client.errors import BrokerError, NameServerUnavailable, NoRoute, UsageError

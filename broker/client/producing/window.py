@@ -5,8 +5,6 @@ begins in such a turn is written together. Only a send that has something to wai
 pause before it is repeated, gets a task until it is over.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 

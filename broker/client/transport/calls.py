@@ -4,8 +4,6 @@ A `Call` costs no task, no scope and no event. Whoever begins one says in `finis
 `PendingCall` wakes the task that waits for it; a send notes where its message is stored, and begins the next one.
 """
 
-from __future__ import annotations
-
 from broker.client.errors import ConnectionFailed
 from broker.client.transport.runtime import Event
 from broker.remoting.command import RemotingCommand

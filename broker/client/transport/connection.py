@@ -15,8 +15,6 @@ writes, one watches deadlines.
   a new connection finds out sooner than TCP does. If the peer spoke meanwhile the connection stays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import msgspec

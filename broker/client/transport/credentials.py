@@ -1,7 +1,5 @@
 """The account of a client, for servers that check who asks (docs/security.md)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The identity of a client: its id at brokers, and the unique keys of the messages that it sends."""
 
-from __future__ import annotations
-
 import datetime
 import socket
 from typing import Final

@@ -1,7 +1,5 @@
 """The options that the constructors of all clients share."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass

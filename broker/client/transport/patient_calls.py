@@ -5,8 +5,6 @@ leader is asked first. A member that fails is left out of the next attempt, whic
 pause; pauses grow. Each attempt is recorded in the trace, if there is one, with what it saw.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 They are random, so that clients which failed at the same moment do not come back at the same moment.
 """
 
-from __future__ import annotations
-
 import random
 
 

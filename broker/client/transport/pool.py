@@ -4,8 +4,6 @@ Opening runs in a task of its own and not in the call that asked first: others w
 asker may be cancelled. The same task then serves the connection until it ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from broker.client.errors import ConnectFailed, ConnectionFailed

@@ -6,8 +6,6 @@ more, so its users may see a failover only after 30 s. Here a failed call asks f
 same topic share one request, which runs in a task of its own so that none of them takes it down by being cancelled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The reasons why a connection with TLS did not come about, in words for whoever asked for it."""
 
-from __future__ import annotations
-
 import ssl
 
 

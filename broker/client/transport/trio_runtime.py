@@ -5,8 +5,6 @@ Sockets are plain non-blocking ones, waited for through ``trio.lowlevel``: a wri
 through the scheduler when the kernel takes it, and ``sendmsg`` sends a head and its body without joining them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import math

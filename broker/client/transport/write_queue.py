@@ -8,8 +8,6 @@
 - A peer that does not read lets the backlog grow: `is_full` asks who has more to wait with `wait_room`.
 """
 
-from __future__ import annotations
-
 from broker.client.errors import CallTimeout
 from broker.client.transport.runtime import Buffer, ByteStream, Event, Runtime, drop_bytes
 

@@ -4,8 +4,6 @@ Brokers tell nobody their accounts, and the console has no rights of its own to 
 a server that has accounts tells by which it goes, which is an administrator.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from broker.access.accounts import AccountsError

@@ -1,7 +1,5 @@
 """The clients that are connected."""
 
-from __future__ import annotations
-
 from broker.console.asking import InPart, Question, in_part
 from broker.console.parameters import Nothing
 from broker.console.seats import Seat

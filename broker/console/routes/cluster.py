@@ -1,7 +1,5 @@
 """The cluster's health."""
 
-from __future__ import annotations
-
 from broker.console.asking import Order, Question
 from broker.console.parameters import BrokerName, NodeId, Nothing, Parameters
 from broker.console.seats import Seat

@@ -1,7 +1,5 @@
 """Consumer groups: their lag and members; sent elsewhere, deleted."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

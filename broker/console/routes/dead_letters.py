@@ -1,7 +1,5 @@
 """Dead letters: listed, sent again, deleted. They are looked at as messages of their topic."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

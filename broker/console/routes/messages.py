@@ -1,7 +1,5 @@
 """Messages: found, looked at, followed on their way; a test message is sent."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Annotated, Final
 

@@ -3,8 +3,6 @@
 They are shown apart from the page (`HEADERS`): a report runs no scripts, reaches nothing, and is no page of ours.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings in force and where each is from; the few that change while a node runs."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

@@ -1,7 +1,5 @@
 """All questions and orders."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from broker.console.asking import Order, Question

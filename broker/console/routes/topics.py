@@ -1,7 +1,5 @@
 """Topics: which there are, how much they keep, their queues; changed and deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Container
 from typing import Annotated, Final
 

@@ -1,7 +1,5 @@
 """Messages that wait for a time or a decision."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import msgspec

@@ -4,8 +4,6 @@ A follower is read where there is one: the leader has enough to do. A node that 
 another answers, for the copy goes on where it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -5,8 +5,6 @@ times: client to leader, leader to each follower. Nothing else is counted; no ch
 resulting rate is the ceiling that workload C is compared with.
 """
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

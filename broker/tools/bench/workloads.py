@@ -13,8 +13,6 @@ Bodies are random bytes, so that nothing gains by compressing them. The producer
 on the same cores as the servers.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import resource

@@ -12,8 +12,6 @@ to act on, or would take more than an operator would, does not fire and is not c
   whatever happens meanwhile, because the groups it leaves are such that operators would not leave either.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import signal

@@ -5,8 +5,6 @@ groups one is drawn, whose leader or follower it is that dies with its machine. 
 behind the kill it sends a message, and what counts is when that is acknowledged, by whichever group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Final
 

@@ -8,8 +8,6 @@ One proxy serves all peers of a node, and one all its clients. Who a connection 
 hello; clients are all `CLIENTS`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

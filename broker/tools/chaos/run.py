@@ -5,8 +5,6 @@ all nodes catch up, and consumers get everything that was acknowledged, each wit
 stores are byte-identical, and clients were told what the log says), and at last from the traces (`trivet analyze`).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial

@@ -4,8 +4,6 @@ Real processes are not deterministic: the same seed tries the same things at the
 differs from run to run. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final, TypeVar
 

@@ -6,8 +6,6 @@ tell from outside which of its attempts is where (docs/checker.md). Group consum
 auditors ask for the ends of queues and for stored offsets. All of it is recorded, and judged from the records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final

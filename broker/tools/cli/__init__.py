@@ -5,8 +5,6 @@ next to nothing. Each command lives in a module of its own that is imported when
 (trio, the client, the stores) inside the functions that need them.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import NoReturn

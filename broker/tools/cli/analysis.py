@@ -1,7 +1,5 @@
 """``trivet analyze``: the Spark checker over traces."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

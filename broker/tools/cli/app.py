@@ -4,8 +4,6 @@ Each is imported when it is called; the one-line helps stand here so that ``triv
 command's own ``--help`` is its docstring.
 """
 
-from __future__ import annotations
-
 from cyclopts import App
 
 _COMMANDS = (

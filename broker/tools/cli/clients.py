@@ -1,7 +1,5 @@
 """``trivet client``: who is connected."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter

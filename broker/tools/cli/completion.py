@@ -1,7 +1,5 @@
 """``trivet completion``: a script by which a shell completes commands and options."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from cyclopts import Parameter

@@ -1,7 +1,5 @@
 """``trivet dlq``: dead letters, the messages that a consumer group has sent back too often."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from cyclopts import App, Parameter

@@ -1,7 +1,5 @@
 """``trivet doctor``: what is wrong with a cluster, or soon will be, and what to do."""
 
-from __future__ import annotations
-
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
 
 

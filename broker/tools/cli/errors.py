@@ -1,7 +1,5 @@
 """Failures of a command, and their exit codes."""
 
-from __future__ import annotations
-
 FAILED = 1
 USAGE = 2
 ANALYSIS_FAILED = 4

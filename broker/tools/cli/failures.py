@@ -3,8 +3,6 @@
 They are named and not imported: a wrong word on the command line need not wait for the client and the cluster to load.
 """
 
-from __future__ import annotations
-
 import errno
 import sys
 from typing import NamedTuple

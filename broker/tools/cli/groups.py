@@ -1,7 +1,5 @@
 """``trivet group``: the members of a Raft group and who leads it. docs/operations.md says what to do when."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from cyclopts import App, Parameter

@@ -1,7 +1,5 @@
 """Logs of a server: one line an event on stderr, key=value, coloured when a person reads them."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Moments as people write them on a command line, and spans as they read them."""
 
-from __future__ import annotations
-
 import datetime
 import re
 import time

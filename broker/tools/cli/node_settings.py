@@ -1,7 +1,5 @@
 """``trivet config``: the settings of running brokers, and the few that may change meanwhile (docs/configuration.md)."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

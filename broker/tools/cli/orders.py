@@ -1,7 +1,5 @@
 """Orders that change a cluster: a person is asked first, a script says ``--yes``."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Progress of a command on stderr: events line by line, and the present state."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import time

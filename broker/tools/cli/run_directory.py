@@ -4,8 +4,6 @@
 with what is there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import logging

@@ -1,7 +1,5 @@
 """``trivet namesrv`` and ``trivet broker``, as the command line's parser knows them: their options and their helps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """SIGTERM and Ctrl-C as an event to wait for, so that both stop a command in the same clean way."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Awaitable, Callable, Iterator

@@ -1,7 +1,5 @@
 """``trivet topic``: create, list, describe, alter, move and delete topics."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter

@@ -4,8 +4,6 @@ Its output goes to a file, because a pipe that nobody reads would stop it. Its d
 Linux a pidfd becomes readable, elsewhere a thread waits.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

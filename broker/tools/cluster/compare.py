@@ -5,8 +5,6 @@ numbers of it: a mistake in the writer must not hide behind the same mistake in 
 can run beside the servers, as long as the entries up to the index asked for are committed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import zlib

@@ -9,8 +9,6 @@ spread, and the loss of one machine takes those of a share of the groups only. N
 n2 are those of the first group, n100, n101, n102 those of the second one, on the same machines.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Callable, Mapping

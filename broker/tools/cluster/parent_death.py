@@ -8,8 +8,6 @@ died in the meantime is noticed by comparing parent ids. The signal is bound to 
 Elsewhere there is no such request, and the environment variable is ignored.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -6,8 +6,6 @@ neither to another test nor to an outgoing connection, which is how a restarted 
 now and then.
 """
 
-from __future__ import annotations
-
 import errno
 import socket
 import sys

@@ -1,7 +1,5 @@
 """The questions of :mod:`broker.tools.cluster.asking`, for callers in Trio: each is asked by a thread."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import ParamSpec, TypeVar

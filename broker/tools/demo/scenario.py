@@ -5,8 +5,6 @@ midst of the rest. It is started again when two thirds are. Readers are done whe
 same things happen on a fast and on a slow machine.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real text that is at hand on any machine: the standard library sources of the running Python."""
 
-from __future__ import annotations
-
 import sysconfig
 from collections.abc import Iterator
 from itertools import islice

@@ -1,7 +1,5 @@
 """Appends of unknown outcome, and what they must account for."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass
 

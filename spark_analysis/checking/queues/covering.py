@@ -8,8 +8,6 @@ of a run of neighbours was seen, the longest prefix is the best: what comes behi
 that.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections import defaultdict

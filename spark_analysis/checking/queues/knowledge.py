@@ -4,8 +4,6 @@
 :mod:`spark_analysis.checking.queues.following` histories that still grow.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -13,8 +13,6 @@ nothing if the list ends there or before. ``tail`` returns the list's length. ``
 does not name: the values that it returns are a fact; that it returns nothing is none.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The knowledge about offsets that are settled: a word for each, in a file that no process memory is spent on."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from typing import Final

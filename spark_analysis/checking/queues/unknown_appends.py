@@ -10,8 +10,6 @@ ones; filling holes with those is a bin covering. Bounds from both sides decide 
 rest (:mod:`spark_analysis.checking.queues.covering`), and what it does not is "unsure".
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict

@@ -4,8 +4,6 @@ The DataFrames know values by this hash. Where an offset shows several values, t
 the plain rules must choose the same one to say the same.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 _MASK: Final = (1 << 64) - 1

@@ -5,8 +5,6 @@ all q up to p, and an observer looks at the first moment in its interval at whic
 unknown outcome that had effect is placed likewise: its invocation is a lower bound.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections import Counter

@@ -4,8 +4,6 @@ They are here to be read, to be compared with the DataFrames, and to judge histo
 (:mod:`spark_analysis.checking.small`).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence

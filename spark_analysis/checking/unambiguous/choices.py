@@ -10,8 +10,6 @@ has an order proves the history right. It is proved wrong if there is no order e
 serves every value. Between the two the answer is left to the search.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence

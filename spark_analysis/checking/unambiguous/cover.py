@@ -3,8 +3,6 @@
 Two intervals that only touch stay apart: at the moment between them one value can leave before the other comes.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 

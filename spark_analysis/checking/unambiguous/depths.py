@@ -3,8 +3,6 @@
 Moments are numbered from 0; an interval (begin, end) has begin + 1 to end - 1 inside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import accumulate
 

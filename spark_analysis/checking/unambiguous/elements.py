@@ -5,8 +5,6 @@ such reads, where nothing was removed, the reads say in which order the elements
 removals are left to the search.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

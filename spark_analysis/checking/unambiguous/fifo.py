@@ -6,8 +6,6 @@ on (docs/checker.md). Takes of unknown outcome serve the values that nobody took
 ended: whatever other choice there is, this one is at least as good.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

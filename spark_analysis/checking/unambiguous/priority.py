@@ -4,8 +4,6 @@ A take needs a moment at which nothing smaller is inside. Values are gone throug
 as late and taken out as early as it can be, so that it stands in the way of as little as possible (docs/checker.md).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -7,8 +7,6 @@ all of it can happen at any one moment from s to f. The register is linearizable
 and no two blocks exclude both orders: f_A < s_B and f_B < s_A (Gibbons and Korach).
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence

@@ -6,8 +6,6 @@ end of a put to the last beginning of a take: any that can is as good as any oth
 question of its own (docs/checker.md).
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The answer in sentences, and each promise: kept, broken or not checked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

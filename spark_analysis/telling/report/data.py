@@ -5,8 +5,6 @@
 and a few events of replicas for a finding about them (:mod:`.evidence`).
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from spark_analysis.checking.verdict import Verdict

@@ -1,7 +1,5 @@
 """Parts of both drawings: a row of roles for each replica, and faults as lines through everything, with numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

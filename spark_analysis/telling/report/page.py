@@ -1,7 +1,5 @@
 """The page: verdict and small tables in, HTML text out (its design: report.html)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

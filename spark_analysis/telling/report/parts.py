@@ -1,7 +1,5 @@
 """Rows of a history as parts of the report's drawings and lists: bars, bands, marks, sentences. Pure functions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Throughput, latency and lag over the run, in at most `SLICES_MAX` moments of at most `FUNCTIONS_SHOWN` lines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The whole run: roles of the replicas, then plots over one axis of time, with the faults through all of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The answers are the same, so that a page does not tell whether Spark was there; tests hold the two against each other.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -7,8 +7,6 @@ the page (report.html). The callers bound what is drawn, whatever the history's 
 narrower than a pixel.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from html import escape

@@ -1,7 +1,5 @@
 """The small tables on the driver that a report is made of: :mod:`.data` fills them, the rest is functions of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

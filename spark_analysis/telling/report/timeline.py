@@ -1,7 +1,5 @@
 """The proof of a violation: clients as lanes, each operation from its call to its answer, replicas below."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape

@@ -1,7 +1,5 @@
 """The windows around the proofs that clients' operations are: at most `WINDOWS` of `TIMELINE_OPERATIONS` each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final

@@ -5,8 +5,6 @@ offsets say the opposite (:mod:`.culprits`). The rest are about one place of a q
 themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

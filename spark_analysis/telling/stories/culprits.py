@@ -1,7 +1,5 @@
 """The operations that prove a finding: two that contradict each other, or those that say what is at one place."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Findings about one place of a queue, one stored consumer offset, one transaction: what was there, and who said so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final
 

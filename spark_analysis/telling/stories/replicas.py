@@ -1,7 +1,5 @@
 """Findings about what replicas recorded of themselves."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Final

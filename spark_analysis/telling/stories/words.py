@@ -1,7 +1,5 @@
 """Operations, moments and names as words of a sentence."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 Operation = dict[str, Any]
