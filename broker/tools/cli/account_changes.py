@@ -17,6 +17,7 @@ from cyclopts import Parameter
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
 from broker.tools.cli.orders import Yes, confirm
+from broker.tools.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from broker.access.accounts import AccountEntry
@@ -167,7 +168,6 @@ async def status(*, file: AccountsFile, servers: Servers = DEFAULT_SERVERS, json
     Needs an administrator's account. Servers tell a digest of their accounts, nothing else of them.
     """
     from broker.operations.access import accounts_in_force
-    from broker.tools.cli.output import print_json, print_table
 
     async with servers.admin() as admin:
         found = await accounts_in_force(admin, file)

@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 from broker.tools.cli.account_changes import AccessKey, AccountsFile, add, remove, status, update
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.options import AsJson
+from broker.tools.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from broker.operations.access import AccountRights
@@ -22,7 +23,6 @@ for command in (add, update, remove, status):
 def list_all(*, file: AccountsFile, json: AsJson = False) -> int:
     """List the accounts of a file, without their secrets."""
     from broker.operations.access import list_accounts
-    from broker.tools.cli.output import print_json, print_table
 
     accounts = list_accounts(file)
     if json:
@@ -37,7 +37,6 @@ def list_all(*, file: AccountsFile, json: AsJson = False) -> int:
 def show(access_key: AccessKey, /, *, file: AccountsFile, json: AsJson = False) -> int:
     """Show what one account may do."""
     from broker.operations.access import show_account
-    from broker.tools.cli.output import print_json, print_table
 
     account = show_account(file, access_key)
     if json:
@@ -70,7 +69,6 @@ def check(
     A change of the file is in force after five seconds, or at once with SIGHUP.
     """
     from broker.operations.access import check_account, list_accounts
-    from broker.tools.cli.output import print_json
 
     chosen = [
         (name, value)

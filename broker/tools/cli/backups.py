@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Group, Servers, check_address
 from broker.tools.cli.orders import Yes, confirm
+from broker.tools.cli.output import print_facts, print_json
 
 if TYPE_CHECKING:
     from broker.backups.manifest import Manifest
@@ -121,8 +122,6 @@ def restore(
 
 
 def _tell(directory: Path, manifest: Manifest, *, json: bool, read_bytes: int | None = None) -> None:
-    from broker.tools.cli.output import print_facts, print_json
-
     if json:
         print_json(
             {

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import AsJson
+from broker.tools.cli.output import print_json, print_table
 from log.private_files import make_directories
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ async def bench(
     from broker.tools.bench.limits import measure_limits
     from broker.tools.bench.results import Report, this_machine
     from broker.tools.bench.workloads import QUICK, WORKLOADS, Scale, run_workload
-    from broker.tools.cli.output import print_json
 
     names = list(dict.fromkeys(only.upper()))
     unknown = [name for name in names if name not in WORKLOADS]
@@ -80,8 +80,6 @@ async def bench(
 
 
 def _print(report: Report) -> None:
-    from broker.tools.cli.output import print_table
-
     machine, limits = report.machine, report.limits
     print(
         f"{machine.processor}, {machine.cores} cores, {machine.memory_mib:,} MiB, Python {machine.python}, "

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from broker.tools.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
 from broker.tools.cli.local_cluster import PROCESSES_MAX
 from broker.tools.cli.options import AsJson
+from broker.tools.cli.output import print_facts, print_json, print_table
 from broker.tools.cli.progress import Progress
 from broker.tools.cli.run_directory import UNDECIDED, judge_traces, log_clients_to, prepare_directory
 from broker.tools.cli.signals import stop_signals
@@ -88,8 +89,6 @@ def chaos(
         display.tell("Spark judges the traces")
         code = _judge(summary, code, directory, keep_stdout=json)
     if json:
-        from broker.tools.cli.output import print_json
-
         print_json(summary)
     else:
         _print_summary(summary, code)
@@ -183,7 +182,6 @@ def _state_of(run: ChaosRun, pause_s: float) -> Callable[[], str]:
 
 def _print_summary(summary: Summary, code: int) -> None:
     from broker.tools.chaos.run import kinds_in_order
-    from broker.tools.cli.output import print_facts, print_table
 
     print()
     if summary.gaps is None:

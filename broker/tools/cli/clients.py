@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
+from broker.tools.cli.output import print_json, print_table, tell_missing
 
 app = App(name="client", help="Show who is connected.", backend="trio")
 
@@ -24,12 +25,9 @@ async def list_clients(
     Shown are those that announce a group: all but programs that only look. Broker groups that do not answer are named,
     and the exit code is 1.
     """
-    from broker.operations.asking import Groups
     from broker.operations.clients import connected_clients
-    from broker.tools.cli.output import print_json, print_table, tell_missing
 
-    async with servers.admin() as admin:
-        groups = await Groups.registered(admin)
+    async with servers.groups() as groups:
         found = await connected_clients(groups)
     shown = [client for client in found if role in (None, client.role) and group in (None, client.group)]
     if json:

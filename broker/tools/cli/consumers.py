@@ -10,6 +10,7 @@ from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.moments import moment_ms, span_text
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, ConsumerGroup, OnlyBroker, OnlyQueue, Servers
 from broker.tools.cli.orders import Yes, confirm, naming
+from broker.tools.cli.output import print_json, print_table, tell_missing, visible
 
 if TYPE_CHECKING:
     from broker.operations.consumer_groups import GroupDetail
@@ -36,12 +37,9 @@ async def list_groups(
     A queue in which a group has no offset yet counts from where its first pull would begin. Broker groups that do not
     answer, for want of a leader, are named, and the exit code is 1.
     """
-    from broker.operations.asking import Groups
     from broker.operations.consumer_groups import list_groups
-    from broker.tools.cli.output import print_json, print_table, tell_missing
 
-    async with servers.admin() as admin:
-        brokers = await Groups.registered(admin)
+    async with servers.groups() as brokers:
         groups = await list_groups(brokers, system=everything)
     if json:
         print_json({"groups": groups}, brokers.missing)
@@ -76,12 +74,9 @@ async def describe(
     Members that disagree about a subscription are named, and the exit code is 1: some of them get messages that others
     were to have. A member that does not tell of itself within 3 s is shown without its subscriptions.
     """
-    from broker.operations.asking import Groups
     from broker.operations.consumer_groups import describe_group
-    from broker.tools.cli.output import print_json, print_table, tell_missing, visible
 
-    async with servers.admin() as admin:
-        brokers = await Groups.registered(admin)
+    async with servers.groups() as brokers:
         found = await describe_group(brokers, group)
     if json:
         print_json(found, brokers.missing)
@@ -131,12 +126,9 @@ async def lag(
 
     Broker groups that do not answer, for want of a leader, are named, and the exit code is 1.
     """
-    from broker.operations.asking import Groups
     from broker.operations.consumer_groups import describe_group
-    from broker.tools.cli.output import print_json, tell_missing
 
-    async with servers.admin() as admin:
-        brokers = await Groups.registered(admin)
+    async with servers.groups() as brokers:
         found = await describe_group(brokers, group)
     if json:
         lag = {"group": found.name, "lag": found.lag, "lag_s": found.lag_s, "queues": found.queues}
@@ -181,14 +173,11 @@ async def reset(
     answer, for want of a leader, keep the others from nothing; they are named, and the exit code is 1: the same command
     goes on with them, but for --by, which is refused then.
     """
-    from broker.operations.asking import Groups
     from broker.operations.resets import preview_reset
     from broker.operations.resets import reset as order
-    from broker.tools.cli.output import print_json, print_table, tell_missing
 
     target = _target(to, at, offset, by, broker, queue)
-    async with servers.admin() as admin:
-        brokers = await Groups.registered(admin)
+    async with servers.groups() as brokers:
         resets = await preview_reset(brokers, group, topic, target)
         skipped = sum(one.skipped for one in resets)
         repeated = sum(one.repeated for one in resets)
@@ -230,13 +219,10 @@ async def delete(
     One with members is refused, as each of them would make it anew at its next heartbeat. Broker groups that do not
     answer, for want of a leader, keep it; they are named, and the exit code is 1: the same command goes on with them.
     """
-    from broker.operations.asking import Groups
     from broker.operations.consumer_groups import delete_group
-    from broker.tools.cli.output import print_json, tell_missing
 
     confirm(f"Delete consumer group {group} with its offsets?", yes=yes)
-    async with servers.admin() as admin:
-        brokers = await Groups.registered(admin)
+    async with servers.groups() as brokers:
         with naming("--force"):
             deleted = await delete_group(brokers, group, while_in_use=force, dead_letters=dead_letters)
     if json:
@@ -269,8 +255,6 @@ def _target(
 
 
 def _print_queues(found: GroupDetail) -> None:
-    from broker.tools.cli.output import print_table
-
     if found.kind == "broadcasting":
         print("each of its members keeps offsets of its own")
         return

@@ -8,6 +8,7 @@ from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.moments import moment_text
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, AsJsonLines, ConsumerGroup, Servers
 from broker.tools.cli.orders import Yes, confirm
+from broker.tools.cli.output import print_json, print_table, tell_missing
 
 app = App(name="dlq", help="List, show, send again and delete dead letters.", backend="trio")
 
@@ -15,12 +16,9 @@ app = App(name="dlq", help="List, show, send again and delete dead letters.", ba
 @app.command(name="list")
 async def list_groups(*, servers: Servers = DEFAULT_SERVERS, json: AsJson = False) -> int:
     """List the consumer groups that have dead letters: how many are kept, how many were not sent again."""
-    from broker.operations.asking import Groups
     from broker.operations.dead_letters import list_dead_letters
-    from broker.tools.cli.output import print_json, print_table, tell_missing
 
-    async with servers.admin() as admin:
-        brokers = await Groups.registered(admin)
+    async with servers.groups() as brokers:
         found = await list_dead_letters(brokers)
     if json:
         print_json({"groups": found}, brokers.missing)
@@ -46,14 +44,11 @@ async def show(
     With --json a line is what `trivet message find` prints.
     """
     from broker.client.errors import NoGroup, NoRoute
-    from broker.operations.asking import Groups
     from broker.operations.messages import find_messages
     from broker.state.topic_rules import DEAD_LETTER_PREFIX
     from broker.tools.cli.message_output import print_message, print_message_json
-    from broker.tools.cli.output import tell_missing
 
-    async with servers.admin() as admin:
-        brokers = await Groups.registered(admin)
+    async with servers.groups() as brokers:
         try:
             found = await find_messages(brokers, DEAD_LETTER_PREFIX + group, limit=limit)
         except NoRoute as error:
@@ -84,10 +79,8 @@ async def redrive(
     """
     import trio
 
-    from broker.operations.asking import Groups
     from broker.operations.dead_letters import redrive as send_again
     from broker.operations.dead_letters import require_dead_letters
-    from broker.tools.cli.output import print_json, tell_missing
     from broker.tools.cli.progress import Progress
 
     if not 0 < rate < 1e6:
@@ -100,8 +93,7 @@ async def redrive(
         nonlocal sent
         sent = count
 
-    async with servers.admin() as admin:
-        brokers = await Groups.registered(admin)
+    async with servers.groups() as brokers:
         before = await require_dead_letters(brokers, group)
         wanted = before.kept if again else before.waiting
         wanted = wanted if limit is None else min(wanted, limit)
@@ -133,13 +125,10 @@ async def purge(
 
     Broker groups that do not answer keep theirs, and the exit code is 1.
     """
-    from broker.operations.asking import Groups
     from broker.operations.dead_letters import purge as delete
     from broker.operations.dead_letters import require_dead_letters
-    from broker.tools.cli.output import print_json, tell_missing
 
-    async with servers.admin() as admin:
-        brokers = await Groups.registered(admin)
+    async with servers.groups() as brokers:
         before = await require_dead_letters(brokers, group)
         again = f", {before.waiting:,} of which were never sent again" if before.waiting else ""
         confirm(f"Delete {before.kept:,} dead letters of consumer group {group}{again}?", yes=yes)

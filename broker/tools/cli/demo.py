@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import AsJson
+from broker.tools.cli.output import print_facts, print_json
 from broker.tools.cli.progress import Progress
 from broker.tools.cli.run_directory import judge_traces, prepare_directory
 
@@ -87,8 +88,6 @@ def demo(
         code, summary.verdict, summary.report = judge_traces(directory, spark=spark, keep_stdout=json)
     summary.seconds = time.monotonic() - begin
     if json:
-        from broker.tools.cli.output import print_json
-
         print_json(summary)
     else:
         _print_summary(summary)
@@ -139,8 +138,6 @@ async def _start_spark(may_begin: trio.Event) -> None:
 
 
 def _print_summary(summary: Summary) -> None:
-    from broker.tools.cli.output import print_facts
-
     rows = [
         (
             "messages",

@@ -1,6 +1,7 @@
 """``trivet doctor``: what is wrong with a cluster, or soon will be, and what to do."""
 
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
+from broker.tools.cli.output import console, print_json, visible
 
 
 async def doctor(*, servers: Servers = DEFAULT_SERVERS, json: AsJson = False) -> int:
@@ -11,7 +12,6 @@ async def doctor(*, servers: Servers = DEFAULT_SERVERS, json: AsJson = False) ->
     does harm now, a warning will, a note may be meant so. The exit code is 1 if there is a fault.
     """
     from broker.operations.doctor import diagnose
-    from broker.tools.cli.output import console, print_json, visible
 
     async with servers.admin() as admin:
         diagnosis = await diagnose(admin)

@@ -7,6 +7,7 @@ from cyclopts import App, Parameter
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Group, Servers, check_address
 from broker.tools.cli.orders import Yes, confirm
+from broker.tools.cli.output import print_json, print_table
 
 app = App(
     name="group",
@@ -28,8 +29,6 @@ async def status(
 
     Lag is how many entries of the leader's log a member does not hold. The exit code is 1 if a voter is silent.
     """
-    from broker.tools.cli.output import print_json, print_table
-
     async with servers.admin() as admin:
         leader = await admin.members(group)
     peers = {peer.id: peer for peer in leader.peers}

@@ -17,6 +17,7 @@ from cyclopts import Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJsonLines, Servers, StopCount, StopTimeout
+from broker.tools.cli.output import tell_warnings
 
 if TYPE_CHECKING:
     from broker.client.message import Message, MessageView, SendResult
@@ -159,7 +160,6 @@ async def consume(
     import trio
 
     from broker.client.consuming.consumer import Consumer
-    from broker.tools.cli.output import tell_warnings
     from broker.tools.cli.signals import stop_signals
 
     if count is not None and count < 1:

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_CONNECTIONS, AsJson, Connections, check_addresses
+from broker.tools.cli.output import print_facts, print_json, print_table
 
 if TYPE_CHECKING:
     from broker.client.admin import AdminClient
@@ -243,8 +244,6 @@ def _of_store(store: Source, new_group: _NewGroup, *, follow: bool) -> Report:
 
 
 def _tell(report: Report, *, json: bool) -> None:
-    from broker.tools.cli.output import print_facts, print_json, print_table
-
     if json:
         print_json(report)
         return

@@ -8,6 +8,7 @@ from cyclopts import App, Parameter
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, check_address
 from broker.tools.cli.orders import Yes, confirm
+from broker.tools.cli.output import print_json, print_table
 
 app = App(name="config", help="Show and change settings of running brokers.", backend="trio")
 
@@ -30,7 +31,6 @@ async def get(
     broker has, and where a registered broker does not answer, which is named.
     """
     from broker.operations.settings import settings_in_force
-    from broker.tools.cli.output import print_json, print_table
 
     if node is not None:
         check_address(node, f"--node {node}")
@@ -77,7 +77,6 @@ async def set_settings(
     can.
     """
     from broker.operations.settings import change_settings
-    from broker.tools.cli.output import print_json
 
     if node is not None:
         check_address(node, f"--node {node}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 
     from broker.client.admin import AdminClient
     from broker.client.transport.credentials import Credentials
+    from broker.operations.asking import Groups
     from broker.tools.cluster.asking import Identity
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON instead of a table.")]
@@ -130,6 +133,14 @@ class Servers(NameServers, Connections):
         from broker.client.admin import AdminClient
 
         return AdminClient(self.addresses(), **self.identity())
+
+    @asynccontextmanager
+    async def groups(self) -> AsyncIterator[Groups]:
+        """The registered broker groups, for questions in the block. Raises CommandError, and as `Groups.registered`."""
+        from broker.operations.asking import Groups
+
+        async with self.admin() as admin:
+            yield await Groups.registered(admin)
 
 
 DEFAULT_SERVERS = Servers()

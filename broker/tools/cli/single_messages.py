@@ -17,6 +17,7 @@ from broker.tools.cli.options import (
     Servers,
     Topic,
 )
+from broker.tools.cli.output import print_facts, print_json, print_table, tell_missing, visible
 
 if TYPE_CHECKING:
     from broker.operations.messages import Step
@@ -50,16 +51,13 @@ async def find(
     "body", or as "body_base64" if it is not UTF-8, or "damaged" with the reason if it cannot be read. The exit code is
     1 if none is found, and if broker groups do not answer, which are named.
     """
-    from broker.operations.asking import Groups
     from broker.operations.messages import find_messages
     from broker.tools.cli.message_output import print_message, print_message_json
-    from broker.tools.cli.output import tell_missing
 
     if limit < 1:
         raise CommandError(f"--limit {limit}: at least 1", USAGE)
     since_ms, until_ms = moment_ms(since, "--since"), moment_ms(until, "--until")
-    async with servers.admin() as admin:
-        groups = await Groups.registered(admin)
+    async with servers.groups() as groups:
         found = await find_messages(
             groups,
             topic,
@@ -93,13 +91,10 @@ async def show(
 
     Broker groups that do not answer are named if nothing is found.
     """
-    from broker.operations.asking import Groups
     from broker.operations.messages import find_messages
     from broker.tools.cli.message_output import body_text, message_fields, print_message_json
-    from broker.tools.cli.output import print_facts, tell_missing, visible
 
-    async with servers.admin() as admin:
-        groups = await Groups.registered(admin)
+    async with servers.groups() as groups:
         found = await find_messages(groups, topic, message_id=message_id)
     if not found:
         tell_missing(groups.missing)
@@ -144,13 +139,10 @@ async def trace(
     clients have traced themselves is shown, too, where they do (Java's `enableMsgTrace`). Broker groups that do not
     answer are named, and the exit code is 1: a part of the way may lie there.
     """
-    from broker.operations.asking import Groups
     from broker.operations.messages import way_of
     from broker.tools.cli.message_output import message_fields
-    from broker.tools.cli.output import print_json, print_table, tell_missing
 
-    async with servers.admin() as admin:
-        groups = await Groups.registered(admin)
+    async with servers.groups() as groups:
         way = await way_of(groups, topic, message_id)
     if json:
         message = None if way.message is None else message_fields(way.message)
@@ -210,15 +202,12 @@ async def waiting(
     Half messages may be shown for some seconds after their producers have decided. Broker groups that do not answer are
     named, and the exit code is 1.
     """
-    from broker.operations.asking import Groups
     from broker.operations.waiting_messages import waiting_messages
     from broker.tools.cli.message_output import message_fields
-    from broker.tools.cli.output import print_json, print_table, tell_missing
 
     if limit < 1:
         raise CommandError(f"--limit {limit}: at least 1", USAGE)
-    async with servers.admin() as admin:
-        groups = await Groups.registered(admin)
+    async with servers.groups() as groups:
         found = await waiting_messages(groups, limit=limit)
     both = (*found.delayed_messages, *found.half_messages)
     if json:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, check_address
+from broker.tools.cli.output import print_json, print_table, tell_missing
 
 if TYPE_CHECKING:
     from broker.operations.asking import Missing
@@ -62,8 +63,6 @@ def status(
     no leader may be registered nowhere: name its brokers then. The exit code is 1 if a group has no serving leader,
     which is named, or a broker does not answer.
     """
-    from broker.tools.cli.output import print_json, print_table, tell_missing
-
     if brokers:
         asked = _named(brokers, servers)
         rows = [_row(broker, asked) for broker in asked]

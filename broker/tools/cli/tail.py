@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.moments import moment_ms
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJsonLines, Servers, StopCount, StopTimeout
+from broker.tools.cli.output import tell_missing, tell_warnings
 
 if TYPE_CHECKING:
     from broker.operations.asking import Missing
@@ -44,7 +45,6 @@ async def tail(
     from broker.client.consuming.subscription import SqlFilter
     from broker.operations.following import Follower
     from broker.tools.cli.message_output import print_message, print_message_json
-    from broker.tools.cli.output import tell_missing, tell_warnings
     from broker.tools.cli.signals import stop_signals
 
     if count is not None and count < 1:

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJsonLines, Servers
+from broker.tools.cli.output import console, print_json
 
 if TYPE_CHECKING:
     from broker.operations.figures import Figures
@@ -33,7 +34,6 @@ async def top(
     from broker.client.errors import ClientError
     from broker.operations.asking import Groups
     from broker.operations.figures import between, sample
-    from broker.tools.cli.output import console, print_json
     from broker.tools.cli.signals import stop_signals
 
     if not 0.1 <= interval_s <= 3600:

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, Topic
 from broker.tools.cli.orders import Yes, confirm, naming
+from broker.tools.cli.output import print_json
 
 if TYPE_CHECKING:
     from broker.operations.moving import TopicMove
@@ -49,9 +50,7 @@ async def move(
     """
     import trio
 
-    from broker.operations.asking import Groups
     from broker.operations.moving import TopicMove
-    from broker.tools.cli.output import print_json
 
     if not 0 <= settle < math.inf:
         raise CommandError(f"--settle {settle:g}: seconds, 0 or more", USAGE)
@@ -59,12 +58,11 @@ async def move(
         raise CommandError(f"--timeout {limit_s:g}: seconds, 0 or more", USAGE)
     confirm(f"Move topic {topic} from {source} to {target}?", yes=yes)
     waits: list[str] = []
-    async with servers.admin() as admin:
-        groups = await Groups.registered(admin)
+    async with servers.groups() as groups:
         for name in (source, target):
             groups.addresses(name)  # an unknown group is refused
         moving = TopicMove(
-            admin,
+            groups.admin,
             topic,
             source,
             target,

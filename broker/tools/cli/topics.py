@@ -7,6 +7,7 @@ from cyclopts import App, Parameter
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, OnlyGroups, Servers, Topic
 from broker.tools.cli.orders import Yes, confirm, naming
+from broker.tools.cli.output import print_json, print_table, tell_missing
 from broker.tools.cli.topic_moves import move
 
 app = App(name="topic", help="Create, list, describe, alter, move and delete topics.", backend="trio")
@@ -35,10 +36,8 @@ async def create(
     and otherwise than it is to be, is changed only if you say so. Groups that cannot create it now, for want of a
     leader, keep the others from nothing; they are named, and the exit code is 1: the same command goes on with them.
     """
-    from broker.operations.asking import Groups
     from broker.operations.topics import create_topic, plan_topic, what_it_changes
     from broker.state.topic_rules import InvalidNameError, check_topic_name
-    from broker.tools.cli.output import print_json, tell_missing
 
     try:
         check_topic_name(topic)
@@ -50,8 +49,7 @@ async def create(
     if named is not None and cluster is not None:
         raise CommandError("--groups and --cluster: one of them", USAGE)
     bits = {"read": 4, "write": 2, "read-write": 6}[permission]
-    async with servers.admin() as admin:
-        there = await Groups.registered(admin)
+    async with servers.groups() as there:
         wanted = plan_topic(
             there, topic, queues=queues, perm=bits, ordered=ordered, cluster=cluster, brokers=named
         )
@@ -83,7 +81,6 @@ async def list_topics(
     """
     from broker.operations.asking import leaderless
     from broker.state.topic_rules import CONSUMER_GROUP_PREFIXES, is_system_topic
-    from broker.tools.cli.output import print_json, tell_missing
 
     async with servers.admin() as admin:
         info = await admin.cluster_info()
@@ -115,12 +112,9 @@ async def describe(
 
     Groups that do not answer, for want of a leader, are named, and the exit code is 1.
     """
-    from broker.operations.asking import Groups
     from broker.operations.topics import topic_queues
-    from broker.tools.cli.output import print_json, print_table, tell_missing
 
-    async with servers.admin() as admin:
-        groups = await Groups.registered(admin)
+    async with servers.groups() as groups:
         found = await topic_queues(groups, topic)
     rows = [
         {
@@ -154,12 +148,9 @@ async def stats(
     Rates are those of the last minute. Groups that do not answer, for want of a leader, are named, and the exit code
     is 1.
     """
-    from broker.operations.asking import Groups
     from broker.operations.topics import topic_stats
-    from broker.tools.cli.output import print_json, print_table, tell_missing
 
-    async with servers.admin() as admin:
-        groups = await Groups.registered(admin)
+    async with servers.groups() as groups:
         found = await topic_stats(groups, topic)
     if json:
         print_json(found, groups.missing)
@@ -209,9 +200,7 @@ async def alter(
     want of a leader, keep the others from nothing; they are named, and the exit code is 1: the same command goes on
     with them.
     """
-    from broker.operations.asking import Groups
     from broker.operations.topics import alter_topic
-    from broker.tools.cli.output import print_json, tell_missing
 
     if queues is not None and not 1 <= queues <= 1024:
         raise CommandError(f"--queues {queues}: from 1 to 1024", USAGE)
@@ -221,8 +210,7 @@ async def alter(
     wanted = {"queues": queues, "permission": permission, "ordered": ordered}
     change = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
     confirm(f"Change topic {topic} to {change}?", yes=yes)
-    async with servers.admin() as admin:
-        there = await Groups.registered(admin)
+    async with servers.groups() as there:
         changed = await alter_topic(
             there,
             topic,
@@ -255,13 +243,10 @@ async def delete(
     Groups that cannot delete it now, for want of a leader, keep it; they are named, and the exit code is 1: the same
     command goes on with them.
     """
-    from broker.operations.asking import Groups
     from broker.operations.topics import delete_topic
-    from broker.tools.cli.output import print_json, tell_missing
 
     confirm(f"Delete topic {topic} with all its messages?", yes=yes)
-    async with servers.admin() as admin:
-        groups = await Groups.registered(admin)
+    async with servers.groups() as groups:
         with naming("--force"):
             deleted = await delete_topic(groups, topic, while_in_use=force)
     if json:
