@@ -10,7 +10,6 @@ import fcntl
 import os
 import struct
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from broker.migration.config_files import read_config
@@ -47,9 +46,7 @@ class Source:
     def __enter__(self) -> Source:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:

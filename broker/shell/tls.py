@@ -15,7 +15,6 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
 from typing import Final
 
 import trio
@@ -234,9 +233,7 @@ class _Steps(AbstractAsyncContextManager[None]):
     async def __aenter__(self) -> None:
         await self._handshakes.begin_step(self._share)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         self._handshakes.end_step()
 
 

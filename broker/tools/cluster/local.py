@@ -18,7 +18,6 @@ import contextlib
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 import trio
@@ -68,9 +67,7 @@ class LocalCluster:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """Stop every server, brokers first so that they can unregister."""
         assert self._tasks is not None
         try:

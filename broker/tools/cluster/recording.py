@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 import trio
@@ -33,9 +32,7 @@ class Recording:
         self._driver = self.writer("driver", "driver")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Write out and close everything."""
         with contextlib.ExitStack() as stack:
             for file in self._files:
