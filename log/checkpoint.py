@@ -18,7 +18,7 @@ nothing: a disk that others have filled must not stop a node that can still answ
 import json
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from zlib import crc32
 
@@ -139,38 +139,22 @@ def write_checkpoint(
     disk.write_durably(paths.notes, *encode_notes(notes, queues))
 
 
+@dataclass(slots=True, eq=False)
 class CheckpointJob:
     """A checkpoint on its way to the disk; a worker runs it, and `Checkpoints.done` takes it back."""
 
-    __slots__ = (
-        "_directories",
-        "_disk",
-        "_files",
-        "_notes",
-        "_paths",
-        "_store_time",
-        "end_index",
-        "refused",
-    )
+    _disk: Disk
+    _paths: CheckpointPaths
+    _notes: Notes
+    _files: list[str]
+    _directories: list[str]
+    _store_time: int
+    end_index: int = field(init=False)
+    refused: DiskFullError | None = None
+    """The error of its last run if that found no space; it may run again then."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        paths: CheckpointPaths,
-        notes: Notes,
-        files: list[str],
-        directories: list[str],
-        store_time: int,
-    ) -> None:
-        self._disk = disk
-        self._paths = paths
-        self._files = files
-        self._directories = directories
-        self._notes = notes
-        self._store_time = store_time
-        self.end_index = notes.end_index
-        self.refused: DiskFullError | None = None
-        """The error of its last run if that found no space; it may run again then."""
+    def __post_init__(self) -> None:
+        self.end_index = self._notes.end_index
 
     def run(self) -> None:
         """Worker. Flushes, then notes. Raises FlushError, DiskError: nothing was noted then, nor if it is `refused`."""
@@ -189,6 +173,7 @@ class CheckpointJob:
         write_checkpoint(self._disk, self._paths, self._notes, self._store_time)
 
 
+@dataclass(slots=True, eq=False)
 class Checkpoints:
     """The checkpoints of one store, one at a time.
 
@@ -197,39 +182,21 @@ class Checkpoints:
     there while it `waits` or is out.
     """
 
-    __slots__ = (
-        "_disk",
-        "_dispatcher",
-        "_index",
-        "_job",
-        "_log",
-        "_options",
-        "_queues",
-        "noted_index",
-        "waits",
-    )
+    _disk: Disk
+    _options: StoreOptions
+    _log: EntryLog
+    _queues: ConsumeQueues
+    _index: IndexFiles
+    _dispatcher: Dispatcher
+    _job: CheckpointJob | None = None
+    """The one that waits or is out."""
+    noted_index: int = field(init=False)
+    """The last entry that is noted on the disk as durable; never one behind the log's end."""
+    waits: bool = False
+    """One is drawn up; `job` returns it once the entries that it notes are durable."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        options: StoreOptions,
-        log: EntryLog,
-        queues: ConsumeQueues,
-        index: IndexFiles,
-        dispatcher: Dispatcher,
-    ) -> None:
-        self._disk = disk
-        self._options = options
-        self._log = log
-        self._queues = queues
-        self._index = index
-        self._dispatcher = dispatcher
-        self._job: CheckpointJob | None = None
-        """The one that waits or is out."""
-        self.noted_index = log.first_index - 1
-        """The last entry that is noted on the disk as durable; never one behind the log's end."""
-        self.waits = False
-        """One is drawn up; `job` returns it once the entries that it notes are durable."""
+    def __post_init__(self) -> None:
+        self.noted_index = self._log.first_index - 1
 
     def job(self, commit_index: int) -> CheckpointJob | None:
         """Returns a checkpoint, which makes the next start short.

@@ -7,6 +7,8 @@ are answered when the job is done. A window counts as loaded for `KEPT_NS`. The 
 reader has passed, so that a long backlog does not push the live end of the log out of memory.
 """
 
+from dataclasses import dataclass
+
 from log.disk import MappedFile
 from log.entry_log import EntryLog
 
@@ -20,19 +22,15 @@ WINDOWS_MAX = 64
 """The most windows that count as loaded at one time."""
 
 
+@dataclass(slots=True, eq=False)
 class LoadJob:
     """Brings one window into memory. Give it back with `ColdReads.loaded` when `run` has returned."""
 
-    __slots__ = ("_begin", "_end", "_mapped", "_passed", "window")
-
-    def __init__(
-        self, window: int, mapped: MappedFile, begin: int, end: int, passed: tuple[int, int] | None
-    ) -> None:
-        self.window = window
-        self._mapped = mapped
-        self._begin = begin
-        self._end = end
-        self._passed = passed
+    window: int
+    _mapped: MappedFile
+    _begin: int
+    _end: int
+    _passed: tuple[int, int] | None
 
     def run(self) -> None:
         """Worker. Reads the window. It cannot fail: a page that does not come in now is read where it is used."""

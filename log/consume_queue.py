@@ -11,6 +11,7 @@ comparison or two and one `struct` call; `append_units` stores those of many mes
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from struct import Struct
 from zlib import crc32
@@ -49,6 +50,7 @@ class Boundary(Enum):
     """The latest not after it."""
 
 
+@dataclass(slots=True, eq=False)
 class ConsumeQueue:
     """Units `min_offset`..`max_offset` - 1 of one queue. An empty queue may begin at any offset.
 
@@ -57,66 +59,41 @@ class ConsumeQueue:
     are prepared. `let_go` resets `_buffer`, `_limit` and `tail_start` together.
     """
 
-    __slots__ = (
-        "_buffer",
-        "_directory",
-        "_disk",
-        "_file_units",
-        "_limit",
-        "_pool",
-        "_starts",
-        "_tail_first",
-        "built_before",
-        "checked_crc",
-        "checked_end",
-        "flushed_end",
-        "max_offset",
-        "min_offset",
-        "new_files",
-        "queue_id",
-        "recently_used",
-        "tail_start",
-        "topic",
-    )
+    _disk: Disk
+    all_queues_directory: InitVar[str]
+    topic: str
+    queue_id: int
+    options: InitVar[StoreOptions]
+    _pool: MappingPool
+    has_files: InitVar[bool] = field(default=True, kw_only=True)
+    """Without, the disk is not asked for any: there are none, or none will be left."""
+    _directory: str = field(init=False)
+    _file_units: int = field(init=False)
+    _starts: list[int] = field(init=False)
+    """First bytes of the files, as in their names."""
+    min_offset: int = 0
+    max_offset: int = 0
+    _buffer: memoryview = _NO_BYTES
+    _tail_first: int = 0
+    _limit: int = 0
+    """Appending at or beyond this offset takes the slow path."""
+    tail_start: int = -1
+    recently_used: bool = False
+    flushed_end: int = 0
+    """Units before this offset are durable, or are being flushed by a checkpoint."""
+    built_before: int = 0
+    """A start has found, or built, the units of all records before this position of the log."""
+    new_files: bool = False
+    """A file was made since the last checkpoint: the directory must be flushed, too."""
+    checked_end: int = 0
+    checked_crc: int = 0
+    """The checksum of the units of the last file before `checked_end`."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        topic: str,
-        queue_id: int,
-        options: StoreOptions,
-        pool: MappingPool,
-        *,
-        has_files: bool = True,
-    ) -> None:
-        """Without `has_files` the disk is not asked for any: there are none, or none will be left."""
-        self.topic = topic
-        self.queue_id = queue_id
-        self._disk = disk
-        self._directory = f"{directory}/{topic}/{queue_id}"
+    def __post_init__(self, all_queues_directory: str, options: StoreOptions, has_files: bool) -> None:
+        self._directory = f"{all_queues_directory}/{self.topic}/{self.queue_id}"
         self._file_units = options.consume_queue_file_units
-        self._pool = pool
-        names = disk.list(self._directory) if has_files else ()
+        names = self._disk.list(self._directory) if has_files else ()
         self._starts = [int(name) for name in names if len(name) == 20 and name.isdigit()]
-        """First bytes of the files, as in their names."""
-        self.min_offset = 0
-        self.max_offset = 0
-        self._buffer = _NO_BYTES
-        self._tail_first = 0
-        self._limit = 0
-        """Appending at or beyond this offset takes the slow path."""
-        self.tail_start = -1
-        self.recently_used = False
-        self.flushed_end = 0
-        """Units before this offset are durable, or are being flushed by a checkpoint."""
-        self.built_before = 0
-        """A start has found, or built, the units of all records before this position of the log."""
-        self.new_files = False
-        """A file was made since the last checkpoint: the directory must be flushed, too."""
-        self.checked_end = 0
-        self.checked_crc = 0
-        """The checksum of the units of the last file before `checked_end`."""
 
     # ---- writing -------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ file agrees; a queue that is missing, shorter or different is built again from t
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from log.consume_queue import ConsumeQueue
@@ -51,18 +52,16 @@ def is_storable_topic(topic: str) -> bool:
     )
 
 
+@dataclass(slots=True, eq=False)
 class EmptyQueues:
     """Queues without a message that take the place of those of a store; made beside them, and noted beforehand."""
 
-    __slots__ = ("_disk", "_options", "_pool", "notes", "table")
-
-    def __init__(self, disk: Disk, options: StoreOptions, pool: MappingPool) -> None:
-        self._disk = disk
-        self._options = options
-        self._pool = pool
-        self.table: dict[tuple[str, int], ConsumeQueue] = {}
-        self.notes: list[bytes] = []
-        """The notes of all queues in a checkpoint, encoded (`encode_queue_notes`)."""
+    _disk: Disk
+    _options: StoreOptions
+    _pool: MappingPool
+    table: dict[tuple[str, int], ConsumeQueue] = field(default_factory=dict)
+    notes: list[bytes] = field(default_factory=list)
+    """The notes of all queues in a checkpoint, encoded (`encode_queue_notes`)."""
 
     def add(self, ends: Iterable[tuple[tuple[str, int], int]]) -> None:
         """Adds queues, by topic and queue id, each with the offset where it begins and ends."""

@@ -1,22 +1,21 @@
 """Damage that readers of a log have met, noted for the log's owner, who has it repaired."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from log.errors import DamagedEntryError
 
 
+@dataclass(slots=True, eq=False)
 class DamageMet:
     """The notes of one log: whoever meets damage writes them, the owner takes them out."""
 
-    __slots__ = ("entries", "tell", "units_doubted")
-
-    def __init__(self) -> None:
-        self.entries: dict[int, DamagedEntryError] = {}
-        """The entries that were found damaged, by position."""
-        self.units_doubted = False
-        """A unit of a queue or of the index has led a reader astray, or nowhere: all of them are to be looked at."""
-        self.tell: Callable[[], None] | None = None
-        """Called when something was noted; None where nobody repairs it."""
+    entries: dict[int, DamagedEntryError] = field(default_factory=dict)
+    """The entries that were found damaged, by position."""
+    units_doubted: bool = False
+    """A unit of a queue or of the index has led a reader astray, or nowhere: all of them are to be looked at."""
+    tell: Callable[[], None] | None = None
+    """Called when something was noted; None where nobody repairs it."""
 
     def note(self, error: DamagedEntryError) -> DamagedEntryError:
         """Notes an entry that is damaged; returns the error, to be raised."""

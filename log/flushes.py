@@ -4,6 +4,7 @@ The owner takes a `FlushJob`, has it run in a worker thread, and gives it back. 
 never given back: from then on nothing becomes durable, and the node must stop.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from log.disk import MappedFile
@@ -11,14 +12,12 @@ from log.durable_note import DurableNote
 from log.segments import Segments
 
 
+@dataclass(slots=True, eq=False)
 class FlushJob:
     """A flush of what was appended since the last one. `last_index` is durable once `run` returned (`Flushes.done`)."""
 
-    __slots__ = ("_ranges", "last_index")
-
-    def __init__(self, ranges: list[tuple[MappedFile, int, int]], last_index: int) -> None:
-        self._ranges = ranges
-        self.last_index = last_index
+    _ranges: list[tuple[MappedFile, int, int]]
+    last_index: int
 
     def run(self) -> None:
         """Worker. Raises FlushError: never acknowledge, stop the node."""

@@ -32,15 +32,13 @@ class StoredHardState:
     founding: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class HardStateFile:
     """The file that holds a node's StoredHardState; read at start, written before every answer that relies on
     it."""
 
-    __slots__ = ("_disk", "_path")
-
-    def __init__(self, disk: Disk, path: str) -> None:
-        self._disk = disk
-        self._path = path
+    _disk: Disk
+    _path: str
 
     def read(self) -> StoredHardState | None:
         """Returns term and vote, None if the file was never written. Raises DamagedStateError, DiskError."""

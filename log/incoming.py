@@ -10,6 +10,8 @@ system does within one file system only: the log's directory may be on another. 
 leaves is discarded by the next start.
 """
 
+from dataclasses import dataclass
+
 from log.checkpoint import CheckpointPaths, Notes, checkpoint_paths, write_checkpoint
 from log.consume_queues import EmptyQueues
 from log.disk import Disk
@@ -35,24 +37,20 @@ def discard_incoming(disk: Disk, options: StoreOptions) -> None:
     disk.remove(_checkpoint(options).dledger)
 
 
+@dataclass(slots=True, eq=False)
 class Incoming:
     """A store that begins with entry `first_index`, behind `snapshot`, and with `queues`.
 
     `run` comes first, in a worker; there is one at a time.
     """
 
-    __slots__ = ("_disk", "_options", "first_index", "queues", "refused", "snapshot")
-
-    def __init__(
-        self, disk: Disk, options: StoreOptions, first_index: int, queues: EmptyQueues, snapshot: Snapshot
-    ) -> None:
-        self._disk = disk
-        self._options = options
-        self.first_index = first_index
-        self.queues = queues
-        self.snapshot = snapshot
-        self.refused: DiskFullError | None = None
-        """The error of a run that found no space."""
+    _disk: Disk
+    _options: StoreOptions
+    first_index: int
+    queues: EmptyQueues
+    snapshot: Snapshot
+    refused: DiskFullError | None = None
+    """The error of a run that found no space."""
 
     def run(self) -> None:
         """Worker. Writes the files, durably. Raises FlushError, DiskError."""

@@ -6,7 +6,7 @@ Large batches are linked into the table by numpy, small ones entry by entry, whi
 The slots follow from the entries: they are put right where their pages did not reach the disk.
 """
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from struct import Struct
 from zlib import crc32
 
@@ -46,6 +46,7 @@ class StepBudget:
     exhausted: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class IndexFile:
     """One file; `count` is the number of the next entry (1 for an empty file).
 
@@ -53,36 +54,26 @@ class IndexFile:
     of its chain. Always 1 <= count <= the number of entries that fit, and `flushed_count`, `_checked_count` <= count.
     """
 
-    __slots__ = (
-        "_checked_count",
-        "_checked_crc",
-        "_entries_at",
-        "_entries_max",
-        "_prepared_count",
-        "_slots",
-        "begin_offset",
-        "begin_time",
-        "count",
-        "end_offset",
-        "end_time",
-        "flushed_count",
-        "name",
-        "used_slots",
-    )
+    name: str
+    options: InitVar[StoreOptions]
+    _slots: int = field(init=False)
+    _entries_max: int = field(init=False)
+    _entries_at: int = field(init=False)
+    _prepared_count: int = 0
+    _checked_count: int = 1
+    _checked_crc: int = 0
+    flushed_count: int = 0
+    begin_time: int = 0
+    end_time: int = 0
+    begin_offset: int = 0
+    end_offset: int = 0
+    used_slots: int = 0
+    count: int = 1
 
-    def __init__(self, name: str, options: StoreOptions) -> None:
-        self.name = name
+    def __post_init__(self, options: StoreOptions) -> None:
         self._slots = options.index_slots
         self._entries_max = options.index_entries
         self._entries_at = HEADER_BYTES + _SLOT.size * options.index_slots
-        self._prepared_count = 0
-        self._checked_count = 1
-        self._checked_crc = 0
-        self.flushed_count = 0
-        self.begin_time = self.end_time = 0
-        self.begin_offset = self.end_offset = 0
-        self.used_slots = 0
-        self.count = 1
 
     @staticmethod
     def file_bytes(options: StoreOptions) -> int:

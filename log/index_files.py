@@ -9,7 +9,7 @@ again from the log.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ class IndexNote:
     checksum: int
 
 
+@dataclass(slots=True, eq=False)
 class IndexFiles:
     """All IndexFiles of a store, oldest first, and the keys that wait to be written into the last one.
 
@@ -40,37 +41,26 @@ class IndexFiles:
     last one is `end_offset`. `_tail` is the last file's mapping, None until it is written to.
     """
 
-    __slots__ = (
-        "_disk",
-        "_file_bytes",
-        "_files",
-        "_hashed",
-        "_hashed_count",
-        "_keys",
-        "_mapped",
-        "_now_ms",
-        "_options",
-        "_tail",
-        "end_offset",
-        "new_files",
+    _disk: Disk
+    _options: StoreOptions
+    _file_bytes: int = field(init=False)
+    _files: list[IndexFile] = field(default_factory=list)
+    _mapped: dict[str, MappedFile] = field(default_factory=dict)
+    _tail: MappedFile | None = None
+    _keys: tuple[list[bytes], list[int], list[int]] = field(default_factory=lambda: ([], [], []))
+    """Keys, offsets and times that are neither hashed nor in a file yet."""
+    _hashed: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]] = field(
+        default_factory=list
     )
+    """Hashes, offsets and times that are not in a file yet, and come before `_keys`."""
+    _hashed_count: int = 0
+    _now_ms: int = 0
+    end_offset: int = -1
+    """The largest offset indexed or pending."""
+    new_files: bool = False
 
-    def __init__(self, disk: Disk, options: StoreOptions) -> None:
-        self._disk = disk
-        self._options = options
-        self._file_bytes = IndexFile.file_bytes(options)
-        self._files: list[IndexFile] = []
-        self._mapped: dict[str, MappedFile] = {}
-        self._tail: MappedFile | None = None
-        self._keys: tuple[list[bytes], list[int], list[int]] = ([], [], [])
-        """Keys, offsets and times that are neither hashed nor in a file yet."""
-        self._hashed: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]] = []
-        """Hashes, offsets and times that are not in a file yet, and come before `_keys`."""
-        self._hashed_count = 0
-        self._now_ms = 0
-        self.end_offset = -1
-        """The largest offset indexed or pending."""
-        self.new_files = False
+    def __post_init__(self) -> None:
+        self._file_bytes = IndexFile.file_bytes(self._options)
 
     def __len__(self) -> int:
         return len(self._files)

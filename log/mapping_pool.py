@@ -1,5 +1,6 @@
 """The mapped files of all ConsumeQueues: thousands of queues share a few mappings."""
 
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from log.disk import MappedFile
@@ -22,19 +23,17 @@ class Pooled(Protocol):
         """The last file, mapped until now, makes place for another."""
 
 
+@dataclass(slots=True, eq=False)
 class MappingPool:
-    """The mapped files of all queues, at most `limit`. One that was not used for a round of evictions goes (CLOCK).
+    """The mapped files of all queues, at most `_limit`. One that was not used for a round of evictions goes (CLOCK).
 
     Keys are (queue, start of file); a queue is told when the mapping of its last file goes.
     """
 
-    __slots__ = ("_limit", "_mapped", "opened")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.opened = 0
-        """The number of files that were mapped since the start."""
-        self._mapped: dict[tuple[Pooled, int], MappedFile] = {}
+    _limit: int
+    opened: int = 0
+    """The number of files that were mapped since the start."""
+    _mapped: dict[tuple[Pooled, int], MappedFile] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._mapped)

@@ -5,21 +5,21 @@ blocks of a gigabyte, take a file system long enough to be missed by whoever wai
 afterwards. What a stop leaves the next start goes on with.
 """
 
+from dataclasses import dataclass
+
 from log.disk import Disk
 from log.errors import DiskError
 
 
+@dataclass(slots=True, eq=False)
 class RemovalJob:
     """A step of it."""
 
-    __slots__ = ("_bytes_max", "_disk", "_files_max", "failure")
-
-    def __init__(self, disk: Disk, files_max: int, bytes_max: int) -> None:
-        self._disk = disk
-        self._files_max = files_max
-        self._bytes_max = bytes_max
-        self.failure: DiskError | None = None
-        """The error of the run. Nothing but space depends on it."""
+    _disk: Disk
+    _files_max: int
+    _bytes_max: int
+    failure: DiskError | None = None
+    """The error of the run. Nothing but space depends on it."""
 
     def run(self) -> None:
         """Worker."""

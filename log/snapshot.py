@@ -7,6 +7,7 @@ What the data are is the state machine's business. The log may be deleted up to 
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 from zlib import crc32
 
@@ -37,17 +38,15 @@ def write_snapshot(disk: Disk, applied_index: int, *data: bytes | memoryview, pa
     disk.write_durably(path, head, _CHECKSUM.pack(checksum), *data)
 
 
+@dataclass(slots=True, eq=False)
 class SnapshotJob:
     """A snapshot on its way to the disk; a worker runs it, and `SnapshotFile.done` takes it back."""
 
-    __slots__ = ("_data", "_disk", "applied_index", "refused")
-
-    def __init__(self, disk: Disk, applied_index: int, data: Sequence[bytes | memoryview]) -> None:
-        self._disk = disk
-        self._data = data
-        self.applied_index = applied_index
-        self.refused: DiskFullError | None = None
-        """The error of a run that found no space: the old snapshot is still there."""
+    _disk: Disk
+    applied_index: int
+    _data: Sequence[bytes | memoryview]
+    refused: DiskFullError | None = None
+    """The error of a run that found no space: the old snapshot is still there."""
 
     def run(self) -> None:
         """Worker. Replaces the snapshot, durably. Raises FlushError, DiskError."""
@@ -74,17 +73,15 @@ def decode_snapshot(raw: bytes) -> Snapshot:
     return Snapshot(applied_index, data)
 
 
+@dataclass(slots=True, eq=False)
 class SnapshotScrub:
     """Reads the snapshot, whose applied index is to be `applied_index`, and checks it."""
 
-    __slots__ = ("_disk", "applied_index", "bytes", "problem")
-
-    def __init__(self, disk: Disk, applied_index: int) -> None:
-        self._disk = disk
-        self.applied_index = applied_index
-        self.bytes = 0
-        self.problem: DamagedStateError | None = None
-        """The damage that `run` found."""
+    _disk: Disk
+    applied_index: int
+    bytes: int = 0
+    problem: DamagedStateError | None = None
+    """The damage that `run` found."""
 
     def run(self) -> None:
         """Worker. Raises DiskError."""
@@ -99,15 +96,12 @@ class SnapshotScrub:
             self.problem = DamagedStateError(PATH, 0, f"it reflects entry {found}, not {self.applied_index}")
 
 
+@dataclass(slots=True, eq=False)
 class SnapshotFile:
-    """The snapshot of one store. `applied_index` is that of the one on the disk, -1 if there is none."""
+    """The snapshot of one store. `applied_index` is that of the one on the disk, which `read` finds; -1 without one."""
 
-    __slots__ = ("_disk", "applied_index")
-
-    def __init__(self, disk: Disk) -> None:
-        """`read` finds out what there is."""
-        self._disk = disk
-        self.applied_index = -1
+    _disk: Disk
+    applied_index: int = -1
 
     def read(self) -> Snapshot | None:
         """Returns the snapshot on the disk, None if there is none. Raises DamagedStateError, DiskError."""

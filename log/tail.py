@@ -6,6 +6,7 @@ it prepares the piece it needs itself, and is slower but never wrong.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from log.disk import MappedFile
 from log.segments import Segments
@@ -44,13 +45,11 @@ class PrepareStep:
             self.done_end = piece_end
 
 
+@dataclass(slots=True, eq=False)
 class PrepareJob:
     """Files and pages to make ready. Give it back with `prepared`, even if `run` raised."""
 
-    __slots__ = ("_steps",)
-
-    def __init__(self, steps: list[PrepareStep]) -> None:
-        self._steps = steps
+    _steps: list[PrepareStep]
 
     def run(self) -> None:
         """Worker. Raises DiskFullError, DiskError; what was done until then counts."""

@@ -25,6 +25,7 @@ all agree only if some others do, too (recovery.py).
 """
 
 from collections.abc import Iterable
+from dataclasses import InitVar, dataclass, field
 
 from raft.effects import Role
 from raft.messages import VoteRequest, VoteResponse
@@ -42,42 +43,33 @@ _ROUNDS_IN_FRONT = 3
 anybody."""
 
 
+@dataclass(slots=True, eq=False)
 class Election:
     """The election timer of a node, its view of the leader's liveness, and its campaign if it has one."""
 
-    __slots__ = (
-        "_attempts",
-        "_former_leader",
-        "_in_line",
-        "_is_transfer",
-        "_leader_contact",
-        "_pre_votes",
-        "_state",
-        "_timeout",
-        "_voted_at",
-        "_votes",
-        "deadline",
-    )
+    _state: NodeState
+    now: InitVar[int]
+    # The time at which the leader of the current term was last heard; None also when the connection to it is lost.
+    _leader_contact: int | None = None
+    # The leader that was followed last, or this node, if it led: the line of successors begins behind it.
+    _former_leader: str | None = None
+    # The deadline is this node's turn in line, not the end of a silence.
+    _in_line: bool = False
+    # The votes of the PreVote under way; None for whoever is no pre-candidate, or lets another one go first.
+    _pre_votes: VoteTally | None = None
+    # The votes of the current term while this node is its candidate, or asks anew after it was: it has voted for
+    # itself, and the term has no leader. Both are None once it has one.
+    _votes: VoteTally | None = None
+    # The old leader asked for the campaign whose votes are counted.
+    _is_transfer: bool = False
+    # The time at which another node got our vote in the current term; None if no other one has it.
+    _voted_at: int | None = None
+    # Rounds without a result since a leader was last heard.
+    _attempts: int = 0
+    _timeout: int = field(init=False)
+    deadline: int = field(init=False)
 
-    def __init__(self, state: NodeState, now: int) -> None:
-        self._state = state
-        # The time at which the leader of the current term was last heard; None also when the connection to it is lost.
-        self._leader_contact: int | None = None
-        # The leader that was followed last, or this node, if it led: the line of successors begins behind it.
-        self._former_leader: str | None = None
-        # The deadline is this node's turn in line, not the end of a silence.
-        self._in_line = False
-        # The votes of the PreVote under way; None for whoever is no pre-candidate, or lets another one go first.
-        self._pre_votes: VoteTally | None = None
-        # The votes of the current term while this node is its candidate, or asks anew after it was: it has voted for
-        # itself, and the term has no leader. Both are None once it has one.
-        self._votes: VoteTally | None = None
-        # The old leader asked for the campaign whose votes are counted.
-        self._is_transfer = False
-        # The time at which another node got our vote in the current term; None if no other one has it.
-        self._voted_at: int | None = None
-        # Rounds without a result since a leader was last heard.
-        self._attempts = 0
+    def __post_init__(self, now: int) -> None:
         self.restart_timer(now)
 
     # Timer ---------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ index does nothing but raise the commit index.
 """
 
 from collections import deque
+from dataclasses import dataclass, field
 from enum import Enum
 
 from raft.terms import LogTerms
@@ -25,59 +26,42 @@ class PeerState(Enum):
     SNAPSHOT = "snapshot"
 
 
+@dataclass(slots=True, eq=False)
 class Progress:
     """Replication to one peer; see the module."""
 
-    __slots__ = (
-        "acknowledged_round",
-        "connected",
-        "inflight",
-        "is_slow",
-        "lacks_room",
-        "last_contact",
-        "leaving_index",
-        "mark",
-        "match_index",
-        "next_index",
-        "node",
-        "probe_sent",
-        "recovering",
-        "sent_commit_index",
-        "snapshot_deadline",
-        "state",
-        "trusted_round",
-    )
+    node: str
+    # Always match_index < next_index: we never send what the peer holds (figure 2). In SNAPSHOT `next_index` says
+    # nothing: it is where the peer was when its next entry was found to be deleted.
+    next_index: int
+    last_contact: int
+    match_index: int = -1
+    state: PeerState = PeerState.PROBE
+    # Last indices of the requests with entries that are not acknowledged as durable, oldest first. Only REPLICATE
+    # has any, all of them above match_index and below next_index.
+    inflight: deque[int] = field(default_factory=deque)
+    # PROBE: the one request is on its way, or was lost; heartbeats bring the answer that is missing.
+    probe_sent: bool = False
+    sent_commit_index: int = -1
+    acknowledged_round: int = 0
+    # Acknowledgements that have not seen this heartbeat round are of a former life of the peer: not to be counted.
+    trusted_round: int = 0
+    # The peer may lack what it had promised, and so might not vote; True until an acknowledgement denies it.
+    recovering: bool = True
+    # The end of our log at some time, (index, time): until the peer holds that, it is behind since then.
+    mark: tuple[int, int] = field(init=False)
+    # That it is slow was told, and it has not caught up with the mark since.
+    is_slow: bool = False
+    connected: bool = True
+    # Its node takes no messages for want of room: nobody hands over to it unasked.
+    lacks_room: bool = False
+    # When to offer a snapshot again that was sent and not answered; None while it is being made.
+    snapshot_deadline: int | None = None
+    # Index of the configuration that removes this peer, which still has to hear of its commit.
+    leaving_index: int | None = None
 
-    def __init__(self, node: str, next_index: int, now: int) -> None:
-        self.node = node
-        self.state = PeerState.PROBE
-        # Always match_index < next_index: we never send what the peer holds (figure 2). In SNAPSHOT `next_index` says
-        # nothing: it is where the peer was when its next entry was found to be deleted.
-        self.match_index = -1
-        self.next_index = next_index
-        # Last indices of the requests with entries that are not acknowledged as durable, oldest first. Only REPLICATE
-        # has any, all of them above match_index and below next_index.
-        self.inflight: deque[int] = deque()
-        # PROBE: the one request is on its way, or was lost; heartbeats bring the answer that is missing.
-        self.probe_sent = False
-        self.sent_commit_index = -1
-        self.acknowledged_round = 0
-        # Acknowledgements that have not seen this heartbeat round are of a former life of the peer: not to be counted.
-        self.trusted_round = 0
-        # The peer may lack what it had promised, and so might not vote; True until an acknowledgement denies it.
-        self.recovering = True
-        self.last_contact = now
-        # The end of our log at some time, (index, time): until the peer holds that, it is behind since then.
-        self.mark = (-1, now)
-        # That it is slow was told, and it has not caught up with the mark since.
-        self.is_slow = False
-        self.connected = True
-        # Its node takes no messages for want of room: nobody hands over to it unasked.
-        self.lacks_room = False
-        # When to offer a snapshot again that was sent and not answered; None while it is being made.
-        self.snapshot_deadline: int | None = None
-        # Index of the configuration that removes this peer, which still has to hear of its commit.
-        self.leaving_index: int | None = None
+    def __post_init__(self) -> None:
+        self.mark = (-1, self.last_contact)
 
     def stood_still(self, duration: int, now: int) -> None:
         """This leader could hear nobody for so long until now."""

@@ -5,22 +5,22 @@ then: a majority must answer a heartbeat round that began after the read arrived
 under way wait for the next one and share it, so their number does not raise the number of messages.
 """
 
+from dataclasses import dataclass, field
+
 from raft.effects import Effect, ReadLost, ReadReady
 
 
+@dataclass(slots=True, eq=False)
 class ReadQueue:
     """Tokens of reads, in the order of their arrival: those without a round yet, and those of the open round."""
 
-    __slots__ = ("_open", "_open_index", "open_round", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: list[object] = []
-        """Reads that wait for a round which has not begun; to be looked at only."""
-        # The round that is open, the reads that wait for it, and the commit index when it began: step 2 of 6.4. Reads
-        # wait in `_open` only while a round is open.
-        self._open: list[object] = []
-        self._open_index = -1
-        self.open_round: int | None = None
+    waiting: list[object] = field(default_factory=list)
+    """Reads that wait for a round which has not begun; to be looked at only."""
+    # The round that is open, the reads that wait for it, and the commit index when it began: step 2 of 6.4. Reads
+    # wait in `_open` only while a round is open.
+    _open: list[object] = field(default_factory=list)
+    _open_index: int = -1
+    open_round: int | None = None
 
     def add(self, token: object) -> None:
         """A read has arrived: it waits for the next round."""

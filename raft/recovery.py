@@ -121,6 +121,7 @@ the same majorities but no disk.
 """
 
 from collections.abc import Collection
+from dataclasses import InitVar, dataclass, field
 
 from raft.messages import RecoveryRequest, RecoveryResponse
 from raft.recovery_loss import Loss
@@ -134,42 +135,36 @@ def _are_most(nodes: Collection[str], voters: Collection[str]) -> bool:
     return 2 * sum(voter in nodes for voter in voters) > len(voters)
 
 
+@dataclass(slots=True, eq=False)
 class Recovery:
     """The recovering mode of one node, from its start until it holds what it may have acknowledged."""
 
-    __slots__ = (
-        "_empty",
-        "_first_nonce",
-        "_heard",
-        "_leader_answer",
-        "_leader_nonce",
-        "_named",
-        "_nonce",
-        "_state",
-        "deadline",
-        "loss",
-        "vote_is_used",
-    )
+    _state: NodeState
+    loss: Loss
+    now: InitVar[int]
+    # Numbers the rounds of asking; begins at random, so that answers to a former life are told apart.
+    _first_nonce: int = field(init=False)
+    _nonce: int = field(init=False)
+    # Voters with a history, by the greatest term they told; an answer stays true, as terms only rise.
+    _heard: dict[str, int] = field(default_factory=dict)
+    # What those who do not recover name as the voters of the configurations that may be in force.
+    _named: dict[str, tuple[tuple[int, tuple[str, ...]], ...]] = field(default_factory=dict)
+    # Voters that were empty in this round of asking.
+    _empty: dict[str, None] = field(default_factory=dict)
+    # (term, commit index) of the newest leader that has answered.
+    _leader_answer: tuple[int, int] = (-1, -1)
+    # The first round of asking in which leaders were told what is lost.
+    _leader_nonce: int = field(init=False)
+    deadline: int = field(init=False)
+    """The time of the next round of asking."""
+    vote_is_used: bool = field(init=False)
+    """True once this node has no vote left in the terms in which it may have voted before."""
 
-    def __init__(self, state: NodeState, loss: Loss, now: int) -> None:
-        self._state = state
-        self.loss = loss
-        # Numbers the rounds of asking; begins at random, so that answers to a former life are told apart.
-        self._first_nonce = self._nonce = state.random.randrange(0, _NONCES)
-        # Voters with a history, by the greatest term they told; an answer stays true, as terms only rise.
-        self._heard: dict[str, int] = {}
-        # What those who do not recover name as the voters of the configurations that may be in force.
-        self._named: dict[str, tuple[tuple[int, tuple[str, ...]], ...]] = {}
-        # Voters that were empty in this round of asking.
-        self._empty: dict[str, None] = {}
-        # (term, commit index) of the newest leader that has answered.
-        self._leader_answer: tuple[int, int] = (-1, -1)
-        # The first round of asking in which leaders were told what is lost.
+    def __post_init__(self, now: int) -> None:
+        self._first_nonce = self._nonce = self._state.random.randrange(0, _NONCES)
         self._leader_nonce = self._nonce
         self.deadline = now
-        """The time of the next round of asking."""
-        self.vote_is_used = loss is Loss.ENTRIES
-        """True once this node has no vote left in the terms in which it may have voted before."""
+        self.vote_is_used = self.loss is Loss.ENTRIES
 
     @property
     def is_mute(self) -> bool:

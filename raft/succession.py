@@ -28,19 +28,17 @@ class Transfer:
     """TimeoutNow is on its way: the target held the whole log."""
 
 
+@dataclass(slots=True, eq=False)
 class Succession:
     """The succession to the leader of one term, by its own doing."""
 
-    __slots__ = ("_peers", "_state", "granted", "transfer")
-
-    def __init__(self, state: NodeState, peers: Mapping[str, Progress]) -> None:
-        """`peers` are the leader's, which come and go."""
-        self._state = state
-        self._peers = peers
-        self.transfer: Transfer | None = None
-        """While it is there nothing is proposed but what was granted before."""
-        self.granted = 0
-        """Entries that were allowed together and are proposed in parts: so many are still to come."""
+    _state: NodeState
+    _peers: Mapping[str, Progress]
+    """The leader's, which come and go."""
+    transfer: Transfer | None = None
+    """While it is there nothing is proposed but what was granted before."""
+    granted: int = 0
+    """Entries that were allowed together and are proposed in parts: so many are still to come."""
 
     @property
     def target(self) -> str | None:

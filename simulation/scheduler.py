@@ -10,6 +10,7 @@ usual event touches; when it is empty, the next stretch of time is moved to it f
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -39,31 +40,20 @@ class Timer:
         self.arguments = ()
 
 
+@dataclass(slots=True, eq=False)
 class Scheduler:
     """`now_ns` is true time: nanoseconds since the world began, which no host in it can see (see `clock`)."""
 
-    __slots__ = (
-        "_far",
-        "_near",
-        "_near_end_ns",
-        "_sequence",
-        "events_run",
-        "now_ns",
-        "pause_behind",
-        "stopped",
-    )
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-        self.events_run = 0
-        self.pause_behind = 0
-        """`run_until` returns early behind the event of this number, counted from 1; it may be the present one's."""
-        self.stopped = False
-        """Set to end `run_until` after the present event."""
-        self._sequence = 0
-        self._near: list[tuple[int, int, Timer]] = []
-        self._far: list[tuple[int, int, Timer]] = []
-        self._near_end_ns = 0
+    now_ns: int = 0
+    events_run: int = 0
+    pause_behind: int = 0
+    """`run_until` returns early behind the event of this number, counted from 1; it may be the present one's."""
+    stopped: bool = False
+    """Set to end `run_until` after the present event."""
+    _sequence: int = 0
+    _near: list[tuple[int, int, Timer]] = field(default_factory=list)
+    _far: list[tuple[int, int, Timer]] = field(default_factory=list)
+    _near_end_ns: int = 0
 
     def at(self, time_ns: int, callback: Callable[..., object], *arguments: Any) -> Timer:
         """Calls `callback(*arguments)` at a time; one that has passed means as soon as possible."""

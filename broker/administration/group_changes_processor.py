@@ -12,6 +12,7 @@ outlives its leader is asked of the next one, to whom it may be no news.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -52,16 +53,14 @@ class TransferLeadershipHeader(msgspec.Struct):
     node: str
 
 
+@dataclass(slots=True, eq=False)
 class _Transfer:
     """A transfer that waits for its end."""
 
-    __slots__ = ("command", "connection", "target", "term")
-
-    def __init__(self, connection: Connection, command: RemotingCommand, target: str, term: int) -> None:
-        self.connection = connection
-        self.command = command
-        self.target = target
-        self.term = term
+    connection: Connection
+    command: RemotingCommand
+    target: str
+    term: int
 
 
 class GroupChangesProcessor:

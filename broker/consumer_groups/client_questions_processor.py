@@ -5,6 +5,7 @@ response goes back as it is. One that does not answer is reported as such after 
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -44,22 +45,15 @@ class _ConsumerStatus(msgspec.Struct, rename="camel"):
     message_queue_table: dict[str, int] = {}
 
 
+@dataclass(eq=False)
 class ClientQuestionsProcessor:
     """GET_CONSUMER_RUNNING_INFO 307, CONSUME_MESSAGE_DIRECTLY 309, INVOKE_BROKER_TO_GET_CONSUMER_STATUS 223."""
 
-    def __init__(
-        self,
-        state: State,
-        requests: Requests,
-        registry: ClientRegistry[Connection],
-        calls: ClientCalls,
-        broker_name: str,
-    ) -> None:
-        self._state = state
-        self._requests = requests
-        self._registry = registry
-        self._calls = calls
-        self._broker_name = broker_name
+    _state: State
+    _requests: Requests
+    _registry: ClientRegistry[Connection]
+    _calls: ClientCalls
+    _broker_name: str
 
     def routes(self) -> Iterable[Route]:
         """The leader's, whose registry of clients is complete."""

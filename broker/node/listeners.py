@@ -1,29 +1,28 @@
 """The events of a node, and the parts of it that act then."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from broker.requests.connection import Connection
 from broker.state.commands import Command
 from log.dispatch import Arrival
 
 
+@dataclass(slots=True, eq=False)
 class Listeners:
     """For each kind of event the parts to call, in the order in which they were added; the replica's observer."""
 
-    __slots__ = ("arrivals", "commands", "disconnects", "leaders_reachable", "role_changes")
-
-    def __init__(self) -> None:
-        self.role_changes: list[Callable[[], None]] = []
-        """Role, leader, members or readiness to serve have changed."""
-        self.arrivals: list[Callable[[Iterable[Arrival]], None]] = []
-        """Committed messages are in their queues."""
-        self.commands: list[Callable[[Command], None]] = []
-        """A metadata command was applied."""
-        self.disconnects: list[Callable[[Connection], None]] = []
-        """A client, of this node or another, is gone."""
-        self.leaders_reachable: list[Callable[[], None]] = []
-        """Another node leads and there is a link to it: it is to hear what only this node knows. Called for a new
-        leader and after a new connection to it; several times for one leader does no harm."""
+    role_changes: list[Callable[[], None]] = field(default_factory=list)
+    """Role, leader, members or readiness to serve have changed."""
+    arrivals: list[Callable[[Iterable[Arrival]], None]] = field(default_factory=list)
+    """Committed messages are in their queues."""
+    commands: list[Callable[[Command], None]] = field(default_factory=list)
+    """A metadata command was applied."""
+    disconnects: list[Callable[[Connection], None]] = field(default_factory=list)
+    """A client, of this node or another, is gone."""
+    leaders_reachable: list[Callable[[], None]] = field(default_factory=list)
+    """Another node leads and there is a link to it: it is to hear what only this node knows. Called for a new
+    leader and after a new connection to it; several times for one leader does no harm."""
 
     def role_changed(self) -> None:
         """Role, leader, members or readiness to serve are now different."""

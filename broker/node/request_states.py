@@ -27,6 +27,7 @@ meanwhile may give some back, nothing that is held goes on.
 """
 
 import enum
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -205,6 +206,7 @@ OVER: Final = frozenset(state for state in State if state not in OF_REPEATABLE a
 """Nothing happens to the request any more."""
 
 
+@dataclass(slots=True, eq=False)
 class WaitingRequest:
     """A request of a client, on a node where it waits.
 
@@ -213,37 +215,19 @@ class WaitingRequest:
     to this node later, and it keeps it while it waits again and again.
     """
 
-    __slots__ = (
-        "_table",
-        "command",
-        "connection",
-        "leader",
-        "number",
-        "since_ns",
-        "state",
-        "term",
-        "until_ns",
-    )
+    connection: Connection
+    command: RemotingCommand
+    since_ns: int
+    state: State
+    number: int
+    leader: str = ""
+    term: int = 0
+    until_ns: int = field(init=False)
+    _table: MappingProxyType[State, MappingProxyType[RequestEvent, State]] = field(init=False)
 
-    def __init__(
-        self,
-        connection: Connection,
-        command: RemotingCommand,
-        since_ns: int,
-        state: State,
-        number: int,
-        leader: str = "",
-        term: int = 0,
-    ) -> None:
-        self.connection = connection
-        self.command = command
-        self.since_ns = since_ns
-        self.until_ns = since_ns + HELD_NS_MAX
-        self.state = state
-        self.number = number
-        self.leader = leader
-        self.term = term
-        self._table = OF_ONCE if command.code in ONCE else OF_REPEATABLE
+    def __post_init__(self) -> None:
+        self.until_ns = self.since_ns + HELD_NS_MAX
+        self._table = OF_ONCE if self.command.code in ONCE else OF_REPEATABLE
 
     def happens(self, event: RequestEvent) -> State:
         """Enters and returns the state that the event leads to. An event without a row in the table is a bug here."""

@@ -14,6 +14,7 @@ has applied those of earlier terms; so what it has under way is all that there c
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from broker.node.group_limit import GroupLimit
@@ -48,31 +49,27 @@ _Waiter = tuple[Callable[[Uncounted], None], Lost]
 """Called once offsets are applied, and when they are lost; one of the two, once."""
 
 
+@dataclass(slots=True, eq=False)
 class _UnderWay:
     """Offsets that are in the log and not applied yet, and who waits for that."""
 
-    __slots__ = ("is_followed", "keys", "waiting")
-
-    def __init__(self, offsets: dict[_Key, int], *, is_followed: bool = False) -> None:
-        self.keys = offsets
-        self.is_followed = is_followed
-        """The offsets are an order that consumers are to follow."""
-        self.waiting: list[_Waiter] = []
+    keys: dict[_Key, int]
+    is_followed: bool = False
+    """The offsets are an order that consumers are to follow."""
+    waiting: list[_Waiter] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
 class _PartlyOrdered:
     """An order that goes into the log part by part; says once what has become of it."""
 
-    __slots__ = ("_done", "_is_complete", "_lost", "has_begun", "is_lost", "parts_under_way")
-
-    def __init__(self, done: Callable[[], None], lost: Callable[[], None]) -> None:
-        self._done = done
-        self._lost = lost
-        self._is_complete = False
-        self.has_begun = False
-        """Some of it is in the log."""
-        self.is_lost = False
-        self.parts_under_way = 0
+    _done: Callable[[], None]
+    _lost: Callable[[], None]
+    _is_complete: bool = False
+    has_begun: bool = False
+    """Some of it is in the log."""
+    is_lost: bool = False
+    parts_under_way: int = 0
 
     def part_applied(self, _: Uncounted) -> None:
         self.parts_under_way -= 1

@@ -6,6 +6,7 @@ counts: the question waits until it is there.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -48,24 +49,16 @@ RocketMQ asks whether the message is still in its page cache; a fixed amount is 
 """
 
 
+@dataclass(eq=False)
 class OffsetsProcessor:
     """Requests 14, 15, 29, 30, 31, 32, 43 and 314."""
 
-    def __init__(
-        self,
-        leadership: Proposals,
-        requests: Requests,
-        registry: ClientRegistry[Connection],
-        offsets: OffsetCommits,
-        resets: OffsetResets,
-        long_answers: LongAnswers,
-    ) -> None:
-        self._leadership = leadership
-        self._requests = requests
-        self._registry = registry
-        self._offsets = offsets
-        self._resets = resets
-        self._long_answers = long_answers
+    _leadership: Proposals
+    _requests: Requests
+    _registry: ClientRegistry[Connection]
+    _offsets: OffsetCommits
+    _resets: OffsetResets
+    _long_answers: LongAnswers
 
     def routes(self) -> Iterable[Route]:
         """Reads take the barrier; a commit is itself an entry of the log."""

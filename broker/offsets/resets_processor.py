@@ -7,6 +7,7 @@ consumer group that is broadcast to keeps its offsets in its members, who get no
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from broker.node.client_registry import ClientRegistry
@@ -33,24 +34,16 @@ _MEMBERS_TOLD_AT_ONCE: Final = 500
 """Members that are told in one step: each takes a system call."""
 
 
+@dataclass(eq=False)
 class ResetsProcessor:
     """Request 222; sends 220."""
 
-    def __init__(
-        self,
-        state: State,
-        requests: Requests,
-        registry: ClientRegistry[Connection],
-        offsets: OffsetCommits,
-        resets: OffsetResets,
-        broker_name: str,
-    ) -> None:
-        self._state = state
-        self._requests = requests
-        self._registry = registry
-        self._offsets = offsets
-        self._resets = resets
-        self._broker_name = broker_name
+    _state: State
+    _requests: Requests
+    _registry: ClientRegistry[Connection]
+    _offsets: OffsetCommits
+    _resets: OffsetResets
+    _broker_name: str
 
     def routes(self) -> Iterable[Route]:
         """The leader's: it knows where queues end, and all clients."""

@@ -16,6 +16,7 @@ import enum
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
@@ -87,95 +88,69 @@ class Fate(enum.IntEnum):
     """Its client has disconnected."""
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """The pulls of one address that wait in one queue; each is in one of two tables."""
 
-    __slots__ = ("has_turn", "key", "rest", "share", "stirred")
-
-    def __init__(self, key: tuple[str, int], share: str) -> None:
-        self.key = key
-        self.share = share
-        self.rest: OrderedDict[HeldPull, None] = OrderedDict()
-        """Pulls that wait for something to happen."""
-        self.stirred: OrderedDict[HeldPull, None] = OrderedDict()
-        """Pulls for which something has happened: they are to meet their fates, the first one first."""
-        self.has_turn = False
-        """True while the place is among those that take turns."""
+    key: tuple[str, int]
+    share: str
+    rest: "OrderedDict[HeldPull, None]" = field(default_factory=OrderedDict)
+    """Pulls that wait for something to happen."""
+    stirred: "OrderedDict[HeldPull, None]" = field(default_factory=OrderedDict)
+    """Pulls for which something has happened: they are to meet their fates, the first one first."""
+    has_turn: bool = False
+    """True while the place is among those that take turns."""
 
 
+@dataclass(slots=True, eq=False)
 class HeldPull:
     """A pull that waits: for messages in its queue, or to be sure of the queue's end."""
 
-    __slots__ = (
-        "access",
-        "asked_offset",
-        "command",
-        "condition_length",
-        "connection",
-        "deadline_ns",
-        "done",
-        "fate",
-        "filter",
-        "header",
-        "number",
-        "place",
-        "rests_on",
-        "share",
-        "since_ns",
-        "size",
-        "subscribed",
-    )
+    connection: Connection
+    command: RemotingCommand
+    header: PullMessageHeader
+    filter: Filter
+    subscribed: tuple[str, str] | None
+    """The subscription of its consumer group, as type and expression, if it rests on that."""
+    access: AccessControl | None
+    """The rules by which it was let in."""
+    since_ns: int
+    share: str = field(init=False)
+    size: int = field(init=False)
+    """The memory that it takes, roughly."""
+    asked_offset: int = field(init=False)
+    """The offset of the client, while the header's moves on past messages that it does not want."""
+    condition_length: int = field(init=False)
+    rests_on: str | None = field(init=False)
+    """The consumer group whose subscription that is."""
+    deadline_ns: int = NEVER
+    fate: Fate = Fate.WAITS
+    number: int = field(init=False)
+    place: _Waiting = field(init=False)
+    """Set while it is in the tables. Who came there later has a higher number."""
+    done: bool = False
+    """The pull has left the tables; its place in the heap of deadlines stays until it comes up."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        command: RemotingCommand,
-        header: PullMessageHeader,
-        wanted: Filter,
-        subscribed: tuple[str, str] | None,
-        access: AccessControl | None,
-        since_ns: int,
-    ) -> None:
-        self.connection = connection
-        self.share = connection.share
-        self.command = command
-        self.size = waiting_bytes(command)
-        """The memory that it takes, roughly."""
-        self.header = header
-        self.asked_offset = header.queue_offset
-        """The offset of the client, while the header's moves on past messages that it does not want."""
-        self.filter = wanted
-        self.condition_length = wanted.length if isinstance(wanted, SqlFilter) else 0
-        self.subscribed = subscribed
-        """The subscription of its consumer group, as type and expression, if it rests on that."""
-        self.rests_on = None if subscribed is None else header.consumer_group
-        """The consumer group whose subscription that is."""
-        self.access = access
-        """The rules by which it was let in."""
-        self.since_ns = since_ns
-        self.deadline_ns = NEVER
-        self.fate = Fate.WAITS
-        self.number: int
-        self.place: _Waiting
-        """Set while it is in the tables. Who came there later has a higher number."""
-        self.done = False
-        """The pull has left the tables; its place in the heap of deadlines stays until it comes up."""
+    def __post_init__(self) -> None:
+        self.share = self.connection.share
+        self.size = waiting_bytes(self.command)
+        self.asked_offset = self.header.queue_offset
+        self.condition_length = self.filter.length if isinstance(self.filter, SqlFilter) else 0
+        self.rests_on = None if self.subscribed is None else self.header.consumer_group
 
 
+@dataclass(slots=True, eq=False)
 class _Changes:
     """The changes in one consumer group, of which some pulls that were held at that time are yet to be told."""
 
-    __slots__ = ("connections", "number", "queues", "topics")
-
-    def __init__(self) -> None:
-        self.topics: set[str] = set()
-        """The topics that the consumer group filters otherwise."""
-        self.connections: set[Connection] = set()
-        """The members that subscribe otherwise, whatever the consumer group does."""
-        self.queues: set[tuple[str, int]] = set()
-        """The queues in which members are to go elsewhere."""
-        self.number = 0
-        """The pull that came last before the newest of the changes."""
+    topics: set[str] = field(default_factory=set)
+    """The topics that the consumer group filters otherwise."""
+    connections: set[Connection] = field(default_factory=set)
+    """The members that subscribe otherwise, whatever the consumer group does."""
+    queues: set[tuple[str, int]] = field(default_factory=set)
+    """The queues in which members are to go elsewhere."""
+    number: int = 0
+    """The pull that came last before the newest of the changes."""
 
     def fate_of(self, held: HeldPull) -> Fate:
         """Returns what the changes make of a pull of the consumer group."""

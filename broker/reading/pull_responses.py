@@ -1,5 +1,6 @@
 """Responses to pulls: slices of the log's mapping, sent when their bytes are in memory, and the broker to ask next."""
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from broker.node.ports import Followers, Requests, State
@@ -28,28 +29,18 @@ _SPREAD_BYTES: Final = 1 << 30
 """Readers of different parts of the log are pointed at different followers."""
 
 
+@dataclass(eq=False)
 class PullResponses:
     """Sends what reads of queues came to."""
 
-    def __init__(
-        self,
-        state: State,
-        loads: Loads,
-        followers: Followers,
-        requests: Requests,
-        resets: OffsetResets,
-        stats: Stats,
-        settings: LiveSettings,
-        time: Time,
-    ) -> None:
-        self._state = state
-        self._loads = loads
-        self._followers = followers
-        self._requests = requests
-        self._resets = resets
-        self._stats = stats
-        self._settings = settings
-        self._time = time
+    _state: State
+    _loads: Loads
+    _followers: Followers
+    _requests: Requests
+    _resets: OffsetResets
+    _stats: Stats
+    _settings: LiveSettings
+    _time: Time
 
     def respond(
         self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, result: PullResult

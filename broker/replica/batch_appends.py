@@ -5,6 +5,7 @@ same again comes before it or behind it. Commands may come between two slices.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -41,40 +42,21 @@ class Leading(Protocol):
         """Tells `waiter` when all that is in the log now is applied."""
 
 
+@dataclass(slots=True, eq=False)
 class BatchAppends:
     """The batch that is under way in a leader's log, if any."""
 
-    __slots__ = (
-        "_leading",
-        "_log",
-        "_raft",
-        "_slice_messages",
-        "_store_host",
-        "_time",
-        "_uncommitted",
-        "under_way",
-    )
-
-    def __init__(
-        self,
-        leading: Leading,
-        entry_log: EntryLog,
-        raft: Raft,
-        uncommitted: Uncommitted,
-        time: Time,
-        store_host: bytes,
-        slice_messages: int,
-    ) -> None:
-        """A slice has `slice_messages` at most; `store_host` is this node's address, packed as in a record."""
-        self._leading = leading
-        self._log = entry_log
-        self._raft = raft
-        self._uncommitted = uncommitted
-        self._time = time
-        self._store_host = store_host
-        self._slice_messages = slice_messages
-        self.under_way: BatchUnderWay | None = None
-        """The batch that has begun and is not over: no other message may be appended."""
+    _leading: Leading
+    _log: EntryLog
+    _raft: Raft
+    _uncommitted: Uncommitted
+    _time: Time
+    _store_host: bytes
+    """This node's address, packed as in a record."""
+    _slice_messages: int
+    """A slice has so many at most."""
+    under_way: BatchUnderWay | None = None
+    """The batch that has begun and is not over: no other message may be appended."""
 
     def begin(self) -> BatchUnderWay:
         """Keeps all other messages away until `end`: a batch will be appended, or be refused.

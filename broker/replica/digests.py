@@ -13,6 +13,7 @@ soon after each other, or when there is much state. Nobody need agree on what is
 """
 
 from collections.abc import Generator
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
 
@@ -33,17 +34,15 @@ _DIGEST_BYTES: Final = 6
 """A number of 48 bits is told exactly by Prometheus' floating point numbers."""
 
 
+@dataclass(slots=True, eq=False)
 class Digests:
     """The newest sums of one node."""
 
-    __slots__ = ("_rows_at_once", "_taken_ns", "_writing", "newest")
-
-    def __init__(self, writing: StateWriting, rows_at_once: int = ROWS_AT_ONCE) -> None:
-        self._writing = writing
-        self._rows_at_once = rows_at_once
-        self.newest: dict[int, tuple[int, int]] = {}
-        """The newest sum of each step: the index of an entry, and the sum of the state right behind it."""
-        self._taken_ns: dict[int, int] = {}
+    _writing: StateWriting
+    _rows_at_once: int = ROWS_AT_ONCE
+    newest: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The newest sum of each step: the index of an entry, and the sum of the state right behind it."""
+    _taken_ns: dict[int, int] = field(default_factory=dict)
 
     @staticmethod
     def next_index(applied_index: int) -> int:

@@ -18,6 +18,7 @@ is asked that would, nor a preferred leader before it has room again.
 refused because more of the disk is used than the settings allow.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from broker.statistics.events import EventKind, Events
@@ -37,35 +38,24 @@ ROOM_BYTES: Final = 1 << 20
 """More than all that raft writes beside entries in a second: notes of some hundred bytes, a configuration, a no-op."""
 
 
+@dataclass(slots=True, eq=False)
 class DiskSpace:
     """The room on one replica's disk, as far as raft depends on it."""
 
-    __slots__ = (
-        "_events",
-        "_full_until_ns",
-        "_raft",
-        "_store",
-        "dispatch_due_ns",
-        "due_ns",
-        "lacks",
-        "refuses_sends",
-    )
-
-    def __init__(self, store: Store, raft: Raft, events: Events) -> None:
-        self._store = store
-        self._raft = raft
-        self._events = events
-        self.lacks = False
-        """The last write found no room. Then, and only then, `due_ns` is the time to look again. It is true while
-        `Raft.lacks_room` is: nothing else lets raft take entries again."""
-        self.due_ns = 0
-        self.dispatch_due_ns = 0
-        """Until then committed entries wait to be dispatched: there was no room for their queues or keys, or the next
-        one is damaged."""
-        self.refuses_sends = False
-        """Set by retention: no message is taken until less of the disk is used."""
-        self._full_until_ns = 0
-        """The disk counts as full until what found no room has been tried again."""
+    _store: Store
+    _raft: Raft
+    _events: Events
+    lacks: bool = False
+    """The last write found no room. Then, and only then, `due_ns` is the time to look again. It is true while
+    `Raft.lacks_room` is: nothing else lets raft take entries again."""
+    due_ns: int = 0
+    dispatch_due_ns: int = 0
+    """Until then committed entries wait to be dispatched: there was no room for their queues or keys, or the next one
+    is damaged."""
+    refuses_sends: bool = False
+    """Set by retention: no message is taken until less of the disk is used."""
+    _full_until_ns: int = 0
+    """The disk counts as full until what found no room has been tried again."""
 
     def is_full(self, now_ns: int) -> bool:
         """Returns True while sends are refused, or if what was tried last found no room."""

@@ -28,6 +28,7 @@ leader's time that differs by as much from what a follower knew: ahead at once, 
 `LATE_NS`, as a word may have been late.
 """
 
+from dataclasses import InitVar, dataclass, field
 from typing import Final
 
 from broker.statistics.events import EventKind, Events
@@ -54,55 +55,44 @@ _MS: Final = 1_000_000
 _NEVER_NS: Final = -1
 
 
+@dataclass(slots=True, eq=False)
 class GroupClock:
     """One node's view of the group's time. Calls bring monotonic times (ns) that never fall, and wall clocks (ms)."""
 
-    __slots__ = (
-        "_events",
-        "_has_heard_leader",
-        "_heard_ns",
-        "_is_hearsay",
-        "_late_since_ns",
-        "_now_ns",
-        "_set_back_at_ns",
-        "_set_back_ns",
-        "_taken_back_ns",
-        "_time_ns",
-        "_told",
-        "_wall_offset_ms",
-        "is_agreed",
-        "leads",
-        "was_made_here",
-    )
+    _now_ns: int
+    first_wall_ms: InitVar[int]
+    _events: Events
+    _time_ns: int = field(init=False)
+    """The time at `_now_ns`: the group's if `is_agreed`, else this node's wall clock."""
+    is_agreed: bool = False
+    """This node has heard or made the group's time since it started. Never false again, and true where one of the
+    next three is."""
+    leads: bool = False
+    _is_hearsay: bool = False
+    """No leader has said the group's time since this node started, but others have."""
+    _has_heard_leader: bool = False
+    """The leader that this node follows has said the time since this node follows it."""
+    _heard_ns: int = field(init=False)
+    """The time at which this node last led, or learnt the time; before that, when it began."""
+    _late_since_ns: int = _NEVER_NS
+    """Since when all words of the leader were further behind than `DRIFT` allows."""
+    _set_back_ns: int = 0
+    """By how much a new leader's first word has set this node back, and no later one forward, if nobody was told of
+    it yet; at `_set_back_at_ns`."""
+    _set_back_at_ns: int = field(init=False)
+    _taken_back_ns: int = 0
+    """By how much words of the leader that were late have set this node back since one was not."""
+    was_made_here: bool = False
+    """This node was the first leader of a group in which no node that it had heard of knew the time."""
+    _told: dict[str, int] = field(default_factory=dict)
+    """By node, how far its wall clock was ahead of this node's monotonic one (ns), when it said so."""
+    _wall_offset_ms: int = field(init=False)
 
-    def __init__(self, now_ns: int, wall_ms: int, events: Events) -> None:
-        self._events = events
-        self._now_ns = now_ns
-        self._time_ns = wall_ms * _MS
-        """The time at `_now_ns`: the group's if `is_agreed`, else this node's wall clock."""
-        self.is_agreed = False
-        """This node has heard or made the group's time since it started. Never false again, and true where one of the
-        next three is."""
-        self.leads = False
-        self._is_hearsay = False
-        """No leader has said the group's time since this node started, but others have."""
-        self._has_heard_leader = False
-        """The leader that this node follows has said the time since this node follows it."""
-        self._heard_ns = now_ns
-        """The time at which this node last led, or learnt the time; before that, when it began."""
-        self._late_since_ns = _NEVER_NS
-        """Since when all words of the leader were further behind than `DRIFT` allows."""
-        self._set_back_ns = 0
-        """By how much a new leader's first word has set this node back, and no later one forward, if nobody was told of
-        it yet; at `_set_back_at_ns`."""
-        self._set_back_at_ns = now_ns
-        self._taken_back_ns = 0
-        """By how much words of the leader that were late have set this node back since one was not."""
-        self.was_made_here = False
-        """This node was the first leader of a group in which no node that it had heard of knew the time."""
-        self._told: dict[str, int] = {}
-        """By node, how far its wall clock was ahead of this node's monotonic one (ns), when it said so."""
-        self._wall_offset_ms = wall_ms - now_ns // _MS
+    def __post_init__(self, first_wall_ms: int) -> None:
+        self._time_ns = first_wall_ms * _MS
+        self._heard_ns = self._now_ns
+        self._set_back_at_ns = self._now_ns
+        self._wall_offset_ms = first_wall_ms - self._now_ns // _MS
 
     def read(self, now_ns: int, wall_ms: int) -> int:
         """Returns the time (ms since 1970). While nobody leads and nothing was heard that is this node's wall clock."""

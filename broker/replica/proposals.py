@@ -5,6 +5,7 @@ exactly one of two things, once: that it is committed, or that its outcome is un
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
@@ -81,30 +82,26 @@ def ignore(_: object = None) -> None:
     """Does nothing: the callback of a proposal that nobody waits for."""
 
 
+@dataclass(slots=True, eq=False)
 class BatchUnderWay:
     """A batch that is appended in slices, one a turn: in the hands of the replica, until it is over or lost."""
 
-    __slots__ = ("is_lost", "waiter", "waiting")
-
-    def __init__(self) -> None:
-        self.is_lost = False
-        """The leadership ended first: nothing more of it is appended."""
-        self.waiter: Waiter | None = None
-        """The one who waits for the batch, once a part of it is in the log that is not all."""
-        self.waiting: list[Waiter] = []
-        """Waiters for the time when all that is in the log is applied, the batch included, whatever comes of it."""
+    is_lost: bool = False
+    """The leadership ended first: nothing more of it is appended."""
+    waiter: Waiter | None = None
+    """The one who waits for the batch, once a part of it is in the log that is not all."""
+    waiting: list[Waiter] = field(default_factory=list)
+    """Waiters for the time when all that is in the log is applied, the batch included, whatever comes of it."""
 
 
+@dataclass(slots=True, eq=False)
 class CallbackWaiter:
-    """Calls `done` with the result of applying a command, None for a message; or `lost`."""
+    """Calls `_done` with the result of applying a command, None for a message; or `_lost`."""
 
-    __slots__ = ("_done", "_lost", "result")
-
-    def __init__(self, done: Callable[[Any], None], lost: Callable[[], None]) -> None:
-        self._done = done
-        self._lost = lost
-        self.result: Any = None
-        """Set by the replica when the command is applied, before `committed`."""
+    _done: Callable[[Any], None]
+    _lost: Callable[[], None]
+    result: Any = None
+    """Set by the replica when the command is applied, before `committed`."""
 
     def committed(self) -> None:
         self._done(self.result)

@@ -13,6 +13,7 @@ of one address and about as heavy keep their order.
 
 from collections import deque
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Final
 
 from broker.requests.in_turn import InTurn
@@ -33,38 +34,26 @@ LIGHT: Final = 8
 """The weight of what looks at one thing: a message, an offset, a time in a queue."""
 
 
+@dataclass(slots=True, eq=False)
 class ReadBarriers:
     """The barriers of one replica."""
 
-    __slots__ = (
-        "_confirming",
-        "_heavy",
-        "_left",
-        "_light",
-        "_next_token",
-        "confirmed_at",
-        "lost_reads",
-        "may_pass",
-        "wanted",
-    )
-
-    def __init__(self) -> None:
-        self.wanted: list[Barrier] = []
-        """The barriers for which a round has to begin."""
-        self._confirming: dict[object, list[Barrier]] = {}
-        self.confirmed_at: deque[tuple[int, Barrier]] = deque()
-        """(index, barrier) of those that only wait for `applied`; the indices never fall."""
-        self.may_pass = 0
-        """The number of those for which enough is applied: of all in `_light` and `_heavy`."""
-        self.lost_reads: deque[Callable[[], None]] = deque()
-        """The callbacks of those whose leadership is over: called some in each turn (`tell_lost`). To be looked at
-        only."""
-        self._light: InTurn[Barrier] = InTurn()
-        self._heavy: InTurn[Barrier] = InTurn()
-        """Barriers for which enough is applied, light ones and heavy ones, by the shares of those who asked."""
-        self._next_token = 0
-        self._left = WEIGHT_A_TURN
-        """The weight that may still pass in this turn."""
+    wanted: list[Barrier] = field(default_factory=list)
+    """The barriers for which a round has to begin."""
+    _confirming: dict[object, list[Barrier]] = field(default_factory=dict)
+    confirmed_at: deque[tuple[int, Barrier]] = field(default_factory=deque)
+    """(index, barrier) of those that only wait for `applied`; the indices never fall."""
+    may_pass: int = 0
+    """The number of those for which enough is applied: of all in `_light` and `_heavy`."""
+    lost_reads: deque[Callable[[], None]] = field(default_factory=deque)
+    """The callbacks of those whose leadership is over: called some in each turn (`tell_lost`). To be looked at
+    only."""
+    _light: InTurn[Barrier] = field(default_factory=InTurn)
+    _heavy: InTurn[Barrier] = field(default_factory=InTurn)
+    """Barriers for which enough is applied, light ones and heavy ones, by the shares of those who asked."""
+    _next_token: int = 0
+    _left: int = WEIGHT_A_TURN
+    """The weight that may still pass in this turn."""
 
     def begin_turn(self) -> None:
         """Allows the turn that begins its whole share of barriers (`WEIGHT_A_TURN`)."""

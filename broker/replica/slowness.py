@@ -5,6 +5,7 @@ no time for it, or it waited for its disk, hears of heartbeats late, and seems t
 `Raft.paused` says so, and the cause of what follows is right (raft/reasons.py).
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from broker.statistics.events import EventKind, Events
@@ -22,16 +23,14 @@ who is."""
 _MS: Final = 1_000_000
 
 
+@dataclass(slots=True, eq=False)
 class Slowness:
     """The slowness of one node."""
 
-    __slots__ = ("_events", "_noting_ns", "_raft")
-
-    def __init__(self, raft: Raft, events: Events) -> None:
-        self._raft = raft
-        self._events = events
-        self._noting_ns = 0
-        """The time that notes of raft's took since the node last stood still."""
+    _raft: Raft
+    _events: Events
+    _noting_ns: int = 0
+    """The time that notes of raft's took since the node last stood still."""
 
     def woke(self, late_ns: int, now_ns: int) -> None:
         """The node is called that long after its deadline."""

@@ -9,6 +9,7 @@ told some in each turn, and `is_behind` says that there are more.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.replica.proposals import CallbackWaiter, Waiter
@@ -18,50 +19,36 @@ ANSWERS_FOR_ONE: Final = 4
 answer and nothing more."""
 
 
+@dataclass(slots=True, eq=False)
 class Uncommitted:
     """The appends of one leader in its term, in the order of the log. Indices given to one method never fall."""
 
-    __slots__ = (
-        "_answers_left",
-        "_applied_left",
-        "_begun_anew",
-        "_commands",
-        "_committed_upto",
-        "_sizes",
-        "_stored_end",
-        "_told_a_turn",
-        "_wait_for_apply",
-        "_wait_for_commit",
-        "bytes",
-        "is_behind",
-        "queue_ends",
-    )
-
-    def __init__(self, stored_end: Callable[[tuple[str, int]], int], told_a_turn: int) -> None:
-        """`stored_end` tells where a queue ends as far as it is dispatched; see `InnerLimits.told_a_turn`."""
-        self._stored_end = stored_end
-        self._told_a_turn = told_a_turn
-        self._answers_left = self._applied_left = 0
-        """The numbers of those who wait for a commit, and of those who wait until all is applied, that this turn may
-        yet tell."""
-        self.queue_ends: dict[tuple[str, int], int] = {}
-        """The offset of the next message of each queue to which something was appended that was not dispatched when
-        this leader began."""
-        self._begun_anew: set[str] = set()
-        """Topics that are being deleted, or were: what is not in `queue_ends` begins at 0."""
-        self.bytes = 0
-        """The sum of `_sizes`."""
-        self._sizes: deque[tuple[int, int]] = deque()
-        """(index of the last entry, bytes) of what was appended at once."""
-        self._committed_upto = -1
-        """Entries up to there are committed, whoever leads."""
-        self.is_behind = False
-        """Some were not told yet of what has happened: `committed` and `applied` are to be called again."""
-        self._wait_for_commit: deque[tuple[int, Waiter]] = deque()
-        self._wait_for_apply: deque[tuple[int, Waiter]] = deque()
-        """The waiters, with their entries, that wait until the entry is dispatched and applied, too."""
-        self._commands: dict[int, CallbackWaiter] = {}
-        """The waiters that are told what the application of a command returned; each is in `_wait_for_apply`, too."""
+    _stored_end: Callable[[tuple[str, int]], int]
+    """Tells where a queue ends as far as it is dispatched."""
+    _told_a_turn: int
+    """See `InnerLimits.told_a_turn`."""
+    _answers_left: int = 0
+    _applied_left: int = 0
+    """The numbers of those who wait for a commit, and of those who wait until all is applied, that this turn may
+    yet tell."""
+    queue_ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The offset of the next message of each queue to which something was appended that was not dispatched when
+    this leader began."""
+    _begun_anew: set[str] = field(default_factory=set)
+    """Topics that are being deleted, or were: what is not in `queue_ends` begins at 0."""
+    bytes: int = 0
+    """The sum of `_sizes`."""
+    _sizes: deque[tuple[int, int]] = field(default_factory=deque)
+    """(index of the last entry, bytes) of what was appended at once."""
+    _committed_upto: int = -1
+    """Entries up to there are committed, whoever leads."""
+    is_behind: bool = False
+    """Some were not told yet of what has happened: `committed` and `applied` are to be called again."""
+    _wait_for_commit: deque[tuple[int, Waiter]] = field(default_factory=deque)
+    _wait_for_apply: deque[tuple[int, Waiter]] = field(default_factory=deque)
+    """The waiters, with their entries, that wait until the entry is dispatched and applied, too."""
+    _commands: dict[int, CallbackWaiter] = field(default_factory=dict)
+    """The waiters that are told what the application of a command returned; each is in `_wait_for_apply`, too."""
 
     @property
     def has_waiting(self) -> bool:

@@ -12,6 +12,7 @@ If there is no space for them they wait for it: that is no reason to stop. A lea
 """
 
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from typing import Final
 
 import structlog
@@ -43,51 +44,37 @@ REMOVAL_FAILED_NS: Final = 60_000_000_000
 """The time to the next such job behind one that has failed."""
 
 
+@dataclass(slots=True, eq=False)
 class Upkeep:
     """Checkpoints and snapshots of one replica."""
 
-    __slots__ = (
-        "_checkpoint_due_ns",
-        "_disk_space",
-        "_incoming",
-        "_incoming_space_due_ns",
-        "_incoming_written",
-        "_no_space_until_ns",
-        "_raft",
-        "_release",
-        "_removal_due_ns",
-        "_store",
-        "checkpointed_index",
-        "encoded_ns",
-        "snapshot_is_out",
-        "waiting_snapshot",
-    )
+    _store: Store
+    _raft: Raft
+    _disk_space: DiskSpace
+    now_ns: InitVar[int]
+    _release: Release
+    _checkpoint_due_ns: int = field(init=False)
+    checkpointed_index: int = field(init=False)
+    """The dispatched index that the last checkpoint noted; while it is the newest, no checkpoint is due."""
+    waiting_snapshot: tuple[int, Pieces] | None = None
+    """A snapshot that is written when all that it reflects, up to this entry, is durable here. It stays until it is
+    written, and no other takes its place: the job that comes back is taken for that of the one which is here."""
+    encoded_ns: int = 0
+    """The time that it took to encode `waiting_snapshot`."""
+    snapshot_is_out: bool = False
+    """The job that writes `waiting_snapshot`, or a leader's, has not come back: one of them at a time, as both
+    write the same file."""
+    _incoming: Incoming | None = None
+    """A leader's snapshot that waits to be written, or is being written."""
+    _incoming_written: Callable[[], None] = lambda: None
+    """To be called when it is."""
+    _removal_due_ns: int = 0
+    _no_space_until_ns: int = 0
+    _incoming_space_due_ns: int = 0
 
-    def __init__(
-        self, store: Store, raft: Raft, disk_space: DiskSpace, now_ns: int, release: Release
-    ) -> None:
-        self._disk_space = disk_space
-        self._store = store
-        self._release = release
-        self._raft = raft
+    def __post_init__(self, now_ns: int) -> None:
         self._checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS
-        self.checkpointed_index = store.dispatched_index
-        """The dispatched index that the last checkpoint noted; while it is the newest, no checkpoint is due."""
-        self.waiting_snapshot: tuple[int, Pieces] | None = None
-        """A snapshot that is written when all that it reflects, up to this entry, is durable here. It stays until it is
-        written, and no other takes its place: the job that comes back is taken for that of the one which is here."""
-        self.encoded_ns = 0
-        """The time that it took to encode `waiting_snapshot`."""
-        self.snapshot_is_out = False
-        """The job that writes `waiting_snapshot`, or a leader's, has not come back: one of them at a time, as both
-        write the same file."""
-        self._incoming: Incoming | None = None
-        """A leader's snapshot that waits to be written, or is being written."""
-        self._incoming_written: Callable[[], None] = lambda: None
-        """To be called when it is."""
-        self._removal_due_ns = 0
-        self._no_space_until_ns = 0
-        self._incoming_space_due_ns = 0
+        self.checkpointed_index = self._store.dispatched_index
 
     def due_ns(self) -> int:
         """Returns when `checkpoint_job` is to be asked again; NEVER if a flush or a dispatch must come first."""

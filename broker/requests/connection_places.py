@@ -7,6 +7,7 @@ request.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from broker.requests.connection import Connection
 from broker.requests.crowd import Crowd
@@ -14,31 +15,25 @@ from broker.requests.deadline import Time
 from broker.statistics.events import EventKind, Events
 
 
+@dataclass(eq=False)
 class ConnectionPlaces:
-    """`most` places. `can_be_proven` tells whether clients can show whose they are; `send_away` ends a connection whose
-    place another gets. `events` hear of it, and of those that find no place.
-    """
+    """So many places."""
 
-    def __init__(
-        self,
-        most: int,
-        time: Time,
-        events: Events,
-        can_be_proven: Callable[[], bool],
-        send_away: Callable[[Connection], None],
-    ) -> None:
-        self._most = most
-        self._time = time
-        self._events = events
-        self._can_be_proven = can_be_proven
-        self._send_away = send_away
-        self._silent: Crowd[Connection] = Crowd()
-        """Connections on which no request has come."""
-        self._strangers: Crowd[Connection] = Crowd()
-        """Connections of clients who have sent requests and shown no account; who has asked last stands last."""
-        self._crowds: dict[Connection, Crowd[Connection] | None] = {}
-        """Each connection that has a place, with the crowd of which one goes when another needs a place; None: it stays
-        in any case."""
+    _most: int
+    _time: Time
+    _events: Events
+    """They hear of those that are sent away, and of those that find no place."""
+    _can_be_proven: Callable[[], bool]
+    """Tells whether clients can show whose they are."""
+    _send_away: Callable[[Connection], None]
+    """Ends a connection whose place another gets."""
+    _silent: Crowd[Connection] = field(default_factory=Crowd)
+    """Connections on which no request has come."""
+    _strangers: Crowd[Connection] = field(default_factory=Crowd)
+    """Connections of clients who have sent requests and shown no account; who has asked last stands last."""
+    _crowds: dict[Connection, Crowd[Connection] | None] = field(default_factory=dict)
+    """Each connection that has a place, with the crowd of which one goes when another needs a place; None: it stays
+    in any case."""
 
     @property
     def taken(self) -> int:

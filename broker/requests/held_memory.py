@@ -8,6 +8,7 @@ that address those that have stood still for longest, or hold most.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from broker.requests.connection import Connection
@@ -40,22 +41,18 @@ class Held:
         self.progress_ns = now_ns
 
 
+@dataclass(slots=True, eq=False)
 class HeldMemory:
-    """Counts what connections hold of one kind. `close` is called with a connection that must go, and why."""
+    """Counts what connections hold of one kind. `_close` is called with a connection that must go, and why."""
 
-    __slots__ = ("_bytes_max", "_close", "_time", "_what", "held", "total")
-
-    def __init__(
-        self, what: str, bytes_max: int, time: Time, close: Callable[[Connection, str], None]
-    ) -> None:
-        """`what` it is, in words, for those who read the log."""
-        self._what = what
-        self._bytes_max = bytes_max
-        self._time = time
-        self._close = close
-        self.held: dict[Connection, Held] = {}
-        self.total = 0
-        """The sum of all sizes."""
+    _what: str
+    """In words, for those who read the log."""
+    _bytes_max: int
+    _time: Time
+    _close: Callable[[Connection, str], None]
+    held: dict[Connection, Held] = field(default_factory=dict)
+    total: int = 0
+    """The sum of all sizes."""
 
     def put(self, connection: Connection, size: int) -> Held:
         """Notes the size that is held for a connection now, not 0; who is new makes progress with that."""

@@ -1,5 +1,6 @@
 """Responses: how a request is answered, and how it is refused for want of room."""
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
@@ -57,14 +58,12 @@ def reply_unknown(connection: Connection, command: RemotingCommand) -> None:
     reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
 
 
+@dataclass(slots=True, eq=False)
 class ReplyWhenCommitted:
     """Answers a request when its entry is committed, or says that its outcome is unknown; a `Waiter` of the replica."""
 
-    __slots__ = ("_command", "_connection")
-
-    def __init__(self, connection: Connection, command: RemotingCommand) -> None:
-        self._connection = connection
-        self._command = command
+    _connection: Connection
+    _command: RemotingCommand
 
     def committed(self) -> None:
         reply(self._connection, self._command, ResponseCode.SUCCESS)

@@ -10,6 +10,7 @@ looked for in each.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from broker.node.ports import Appends
@@ -42,25 +43,17 @@ _OFFSET_DIGITS: Final = 16
 """The hexadecimal digits of the physical offset at the end of a message id."""
 
 
+@dataclass(eq=False)
 class Batches:
     """Stores batches; the send processor has checked their topic and queue."""
 
-    def __init__(
-        self,
-        leadership: Appends,
-        settings: LiveSettings,
-        added: AddedProperties,
-        stats: Stats,
-        time: Time,
-        host: str,
-    ) -> None:
-        """`host` is this node's address in hexadecimal digits, as message ids begin with it."""
-        self._leadership = leadership
-        self._settings = settings
-        self._added = added
-        self._stats = stats
-        self._time = time
-        self._host = host
+    _leadership: Appends
+    _settings: LiveSettings
+    _added: AddedProperties
+    _stats: Stats
+    _time: Time
+    _host: str
+    """This node's address in hexadecimal digits, as message ids begin with it."""
 
     def append(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar, overload
 
 from broker.state.writing import Rows
@@ -21,15 +22,13 @@ _Key = tuple[str, str]
 _Default = TypeVar("_Default")
 
 
+@dataclass(slots=True, eq=False)
 class _Copied:
     """The parts that the table has copied since it was lent last: the topics of consumer groups, and the queues of
     (consumer group, topic)."""
 
-    __slots__ = ("groups", "queues")
-
-    def __init__(self) -> None:
-        self.groups: set[str] = set()
-        self.queues: set[_Key] = set()
+    groups: set[str] = field(default_factory=set)
+    queues: set[_Key] = field(default_factory=set)
 
 
 class StoredOffsets(Mapping[_Key, dict[int, int]]):

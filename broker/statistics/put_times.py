@@ -6,6 +6,7 @@ tell no more, for a turn is committed as a whole.
 
 from bisect import bisect_left
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 from broker.statistics.histogram import Histogram
@@ -31,21 +32,19 @@ _NAMES: Final = (
 _MS: Final = 1_000_000
 
 
+@dataclass(slots=True, eq=False)
 class PutTimes:
     """Entries by the time that they took, since the node started; `longest_ms` of all.
 
-    `histogram` gets the same times, in finer classes.
+    `_histogram` gets the same times, in finer classes.
     """
 
-    __slots__ = ("_counts", "_histogram", "_last_index", "_under_way", "longest_ms")
-
-    def __init__(self, histogram: Histogram) -> None:
-        self._histogram = histogram
-        self._counts = [0] * len(_NAMES)
-        self._under_way: deque[tuple[int, int, int]] = deque()
-        """Last index, number of entries, and when they were appended (ns)."""
-        self._last_index: int | None = None
-        self.longest_ms = 0
+    _histogram: Histogram
+    _counts: list[int] = field(default_factory=lambda: [0] * len(_NAMES))
+    _under_way: deque[tuple[int, int, int]] = field(default_factory=deque)
+    """Last index, number of entries, and when they were appended (ns)."""
+    _last_index: int | None = None
+    longest_ms: int = 0
 
     def turn_ended(self, serving: bool, last_index: int, applied_index: int, now_ns: int) -> None:
         """Notes what the log holds, and how much of it is applied, after a turn of a node that serves or not."""

@@ -6,6 +6,7 @@ ten seconds, of which ten minutes are kept.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from typing import Final, TypeVar
 
 from broker.statistics.put_times import PutTimes
@@ -24,88 +25,63 @@ GROUPS_COUNTED_MAX: Final = 10_000
 """Topics by consumer group whose messages are counted; of more, those that came first are forgotten."""
 
 
+@dataclass(slots=True, eq=False)
 class Given:
     """The messages that a consumer group was given of a topic, and the time that the responses took."""
 
-    __slots__ = ("messages", "microseconds", "record_bytes")
-
-    def __init__(self) -> None:
-        self.messages = Windows()
-        self.record_bytes = Windows()
-        self.microseconds = Windows()
+    messages: Windows = field(default_factory=Windows)
+    record_bytes: Windows = field(default_factory=Windows)
+    microseconds: Windows = field(default_factory=Windows)
 
 
+@dataclass(slots=True, eq=False)
 class Stats:
     """Messages put and got on this node since it started; `sample` is due every `SAMPLE_NS`."""
 
-    __slots__ = (
-        "_hour",
-        "_leader",
-        "_samples",
-        "get_ms_longest",
-        "gets_found",
-        "gets_missed",
-        "given_totals",
-        "got",
-        "got_by_group",
-        "got_windows",
-        "leader_changes",
-        "mornings",
-        "next_sample_ns",
-        "pulls_held",
-        "put",
-        "put_times",
-        "put_windows",
-        "puts_failed",
-        "sent_back_by_group",
-        "started_ns",
-        "started_wall_ms",
-        "stored",
-        "timed_delivered",
-        "timings",
-    )
+    started_ns: int
+    started_wall_ms: int
+    timings: Timings = field(default_factory=Timings)
+    series_max: InitVar[int] = field(default=1000, kw_only=True)
+    """Bounds the topics, and the pairs of topic and consumer group, that have totals of their own."""
+    put: int = 0
+    """Messages that were appended to the log for clients."""
+    puts_failed: int = 0
+    """Sends that were refused by the store, or lost."""
+    put_times: PutTimes = field(init=False)
+    got: int = 0
+    """Messages that clients were given."""
+    gets_found: int = 0
+    gets_missed: int = 0
+    """Reads for clients that found messages, and those that found none."""
+    get_ms_longest: int = 0
+    pulls_held: Callable[[], int] = lambda: 0
+    """Tells how many pulls wait now. Who holds them sets it."""
+    stored: StoredBytes = field(init=False)
+    given_totals: Totals = field(init=False)
+    """By topic and consumer group, since the start."""
+    timed_delivered: Windows = field(default_factory=Windows)
+    """Messages for a time of their own that this node delivered."""
+    put_windows: Windows = field(default_factory=Windows)
+    got_windows: Windows = field(default_factory=Windows)
+    got_by_group: dict[str, Given] = field(default_factory=dict)
+    """The messages that consumer groups were given, by ``topic@group``, RocketMQ's key."""
+    sent_back_by_group: dict[str, Windows] = field(default_factory=dict)
+    """Messages that consumer groups sent back, by the same key."""
+    next_sample_ns: int = field(init=False)
+    _leader: str | None = None
+    """The leader that was known last."""
+    leader_changes: int = 0
+    mornings: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+    """Messages put and got up to the beginning of yesterday, and of today."""
+    _hour: int = 0
+    _samples: deque[tuple[int, int, int, int, int]] = field(init=False)
 
-    def __init__(
-        self, now_ns: int, wall_ms: int, timings: Timings | None = None, *, series_max: int = 1000
-    ) -> None:
-        """`series_max` bounds the topics, and the pairs of topic and consumer group, that have totals of their own."""
-        self.timings = Timings() if timings is None else timings
-        self.put = 0
-        """Messages that were appended to the log for clients."""
-        self.puts_failed = 0
-        """Sends that were refused by the store, or lost."""
+    def __post_init__(self, series_max: int) -> None:
         self.put_times = PutTimes(self.timings.send)
-        self.got = 0
-        """Messages that clients were given."""
-        self.gets_found = 0
-        self.gets_missed = 0
-        """Reads for clients that found messages, and those that found none."""
-        self.get_ms_longest = 0
-        self.pulls_held: Callable[[], int] = lambda: 0
-        """Tells how many pulls wait now. Who holds them sets it."""
         self.stored = StoredBytes(series_max)
         self.given_totals = Totals(series_max)
-        """By topic and consumer group, since the start."""
-        self.timed_delivered = Windows()
-        """Messages for a time of their own that this node delivered."""
-        self.put_windows = Windows()
-        self.got_windows = Windows()
-        self.got_by_group: dict[str, Given] = {}
-        """The messages that consumer groups were given, by ``topic@group``, RocketMQ's key."""
-        self.sent_back_by_group: dict[str, Windows] = {}
-        """Messages that consumer groups sent back, by the same key."""
-        self.started_ns = now_ns
-        self.started_wall_ms = wall_ms
-        self.next_sample_ns = now_ns + SAMPLE_NS
-        self._leader: str | None = None
-        """The leader that was known last."""
-        self.leader_changes = 0
-        self.mornings = ((0, 0), (0, 0))
-        """Messages put and got up to the beginning of yesterday, and of today."""
-        self._hour = 0
-        self._samples: deque[tuple[int, int, int, int, int]] = deque(
-            [(now_ns, 0, 0, 0, 0)], maxlen=_SAMPLES_KEPT
-        )
+        self.next_sample_ns = self.started_ns + SAMPLE_NS
+        self._samples = deque([(self.started_ns, 0, 0, 0, 0)], maxlen=_SAMPLES_KEPT)
 
     def sample(self, now_ns: int, hour: int, queues: ConsumeQueues) -> None:
         """Notes the counts of this moment, which is in that hour of the day."""

@@ -5,52 +5,37 @@ stopwatch that the process hands in; the simulator's shows no time at all, and s
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from broker.statistics.histogram import Histogram
 
 
+@dataclass(slots=True, eq=False)
 class Timings:
     """The histograms of one node. `stopwatch` returns nanoseconds since any moment, and may be read by any thread."""
 
-    __slots__ = (
-        "append",
-        "checkpoint",
-        "flush",
-        "lag",
-        "load",
-        "prepare",
-        "pull",
-        "repair",
-        "scrub",
-        "send",
-        "snapshot",
-        "stopwatch",
-        "turn",
-    )
-
-    def __init__(self, stopwatch: Callable[[], int] = lambda: 0) -> None:
-        self.stopwatch = stopwatch
-        self.append = Histogram()
-        """One append of a leader's into a follower's log; on the leader that of the first message of a turn."""
-        self.flush = Histogram()
-        """A flush of the log, in its thread."""
-        self.checkpoint = Histogram()
-        """A checkpoint of queues and index files, in its thread."""
-        self.prepare = Histogram()
-        """Files and pages made ready ahead of the writer, in their thread."""
-        self.load = Histogram()
-        """Old entries brought into memory for a reader, in their thread."""
-        self.scrub = Histogram()
-        """A slice of old files read and checked, in its thread."""
-        self.repair = Histogram()
-        """A flush of what was put back in place of damaged bytes, in its thread."""
-        self.snapshot = Histogram()
-        """A snapshot of the state: encoded, and written when the log was durable so far."""
-        self.turn = Histogram()
-        """A turn, from its beginning until what it had to send was written."""
-        self.lag = Histogram()
-        """The delays with which turns began that a timer had wanted."""
-        self.send = Histogram()
-        """A message on the leader, from the end of the turn that appended it to that which applied it."""
-        self.pull = Histogram()
-        """A pull that found messages, from when it came, or was woken, until it was answered."""
+    stopwatch: Callable[[], int] = lambda: 0
+    append: Histogram = field(default_factory=Histogram)
+    """One append of a leader's into a follower's log; on the leader that of the first message of a turn."""
+    flush: Histogram = field(default_factory=Histogram)
+    """A flush of the log, in its thread."""
+    checkpoint: Histogram = field(default_factory=Histogram)
+    """A checkpoint of queues and index files, in its thread."""
+    prepare: Histogram = field(default_factory=Histogram)
+    """Files and pages made ready ahead of the writer, in their thread."""
+    load: Histogram = field(default_factory=Histogram)
+    """Old entries brought into memory for a reader, in their thread."""
+    scrub: Histogram = field(default_factory=Histogram)
+    """A slice of old files read and checked, in its thread."""
+    repair: Histogram = field(default_factory=Histogram)
+    """A flush of what was put back in place of damaged bytes, in its thread."""
+    snapshot: Histogram = field(default_factory=Histogram)
+    """A snapshot of the state: encoded, and written when the log was durable so far."""
+    turn: Histogram = field(default_factory=Histogram)
+    """A turn, from its beginning until what it had to send was written."""
+    lag: Histogram = field(default_factory=Histogram)
+    """The delays with which turns began that a timer had wanted."""
+    send: Histogram = field(default_factory=Histogram)
+    """A message on the leader, from the end of the turn that appended it to that which applied it."""
+    pull: Histogram = field(default_factory=Histogram)
+    """A pull that found messages, from when it came, or was woken, until it was answered."""

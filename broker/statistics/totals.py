@@ -1,6 +1,7 @@
 """Counts that only rise, by labels, of which there may be any number: those beyond a limit are summed up."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 OTHERS: Final = "(others)"
@@ -9,20 +10,18 @@ OTHERS: Final = "(others)"
 Labels = tuple[str, ...]
 
 
+@dataclass(slots=True, eq=False)
 class Totals:
-    """Messages and bytes by labels, the first `series_max` of them; the sum of all others is kept in one place.
+    """Messages and bytes by labels, the first `_series_max` of them; the sum of all others is kept in one place.
 
     A place, once given, is kept until its labels are forgotten, so that what is read falls only then.
     """
 
-    __slots__ = ("_others", "_series_max", "_table", "is_over")
-
-    def __init__(self, series_max: int) -> None:
-        self._series_max = series_max
-        self._table: dict[Labels, list[int]] = {}
-        self._others = [0, 0]
-        self.is_over = False
-        """True once something was summed up for lack of a place."""
+    _series_max: int
+    _table: dict[Labels, list[int]] = field(default_factory=dict)
+    _others: list[int] = field(default_factory=lambda: [0, 0])
+    is_over: bool = False
+    """True once something was summed up for lack of a place."""
 
     def add(self, labels: Labels, messages: int, record_bytes: int) -> None:
         """Counts messages whose records have so many bytes together."""

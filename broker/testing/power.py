@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from log.mmap_disk import PAGE_BYTES, MmapDisk, MmapFile
@@ -21,14 +22,12 @@ _LOCK = "lock"
 """The file of `MmapDisk.lock`, which says nothing that lasts."""
 
 
+@dataclass(slots=True, eq=False)
 class _Image:
     """The flushed part of a file: its pages but those of zeros, by their first byte, and its size."""
 
-    __slots__ = ("pages", "size")
-
-    def __init__(self, size: int, pages: dict[int, bytes]) -> None:
-        self.size = size
-        self.pages = pages
+    size: int
+    pages: dict[int, bytes]
 
     @classmethod
     def whole(cls, content: bytes) -> _Image:

@@ -1,6 +1,7 @@
 """A machine with one client process, which can be killed and started again, and stand still in between."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from broker.trace import TraceWriter
 from simulation.machines.client_runtime import ClientRuntime
@@ -9,33 +10,24 @@ from simulation.machines.network import Network
 from simulation.randomness import Random, branch
 
 
+@dataclass(eq=False)
 class ClientHost:
     """A client machine; clock and name outlive the process."""
 
-    def __init__(
-        self,
-        network: Network,
-        name: str,
-        ip: str,
-        clock: HostClock,
-        random: Random,
-        main: Callable[[ClientRuntime, TraceWriter], Awaitable[None]],
-        new_writer: Callable[[str], TraceWriter],
-        main_failed: Callable[[str, BaseException], object],
-    ) -> None:
-        """`new_writer` makes the trace of a process by its name; `main_failed` gets what `main` raises, by `name`."""
-        self.name = name
-        self._network = network
-        self._ip = ip
-        self._clock = clock
-        self._random = random
-        self._main = main
-        self._new_writer = new_writer
-        self._main_failed = main_failed
-        self._runtime: ClientRuntime | None = None
-        self._failed: ClientRuntime | None = None
-        self._incarnation = 0
-        self._writer: TraceWriter | None = None
+    _network: Network
+    name: str
+    _ip: str
+    _clock: HostClock
+    _random: Random
+    _main: Callable[[ClientRuntime, TraceWriter], Awaitable[None]]
+    _new_writer: Callable[[str], TraceWriter]
+    """Makes the trace of a process by its name."""
+    _main_failed: Callable[[str, BaseException], object]
+    """Gets what `main` raises, by `name`."""
+    _runtime: ClientRuntime | None = None
+    _failed: ClientRuntime | None = None
+    _incarnation: int = 0
+    _writer: TraceWriter | None = None
 
     @property
     def is_running(self) -> bool:

@@ -6,6 +6,7 @@ judged here by what has come on each connection, without a look at what the sess
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from broker.remoting.addresses import split_address
@@ -22,15 +23,13 @@ _PREFIX: Final = 4
 """The bytes of a frame that say how many follow."""
 
 
+@dataclass(slots=True, eq=False)
 class _Guest:
     """The bytes that have come on a connection until the end of its first frame."""
 
-    __slots__ = ("_came", "_prefix", "has_asked")
-
-    def __init__(self) -> None:
-        self._prefix = b""
-        self._came = 0
-        self.has_asked = False
+    _prefix: bytes = b""
+    _came: int = 0
+    has_asked: bool = False
 
     def received(self, data: bytes) -> None:
         self._came += len(data)

@@ -12,6 +12,7 @@ Losing, repeating and reordering single Raft messages is not TCP's to do; see `b
 import errno
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from simulation.randomness import Random, draw_range
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer, nothing
@@ -28,72 +29,53 @@ _RETRANSMISSION_NS = 200 * MILLISECOND
 _HEALING_NS = 50 * MILLISECOND
 
 
+@dataclass(slots=True, eq=False)
 class Link:
     """The link of one direction between two hosts."""
 
-    __slots__ = ("clogged", "cut", "delay_max_ns", "delay_min_ns", "held_by", "loss", "slowed_by")
-
-    def __init__(self) -> None:
-        self.delay_min_ns = DELAY_MIN_NS
-        self.delay_max_ns = DELAY_MAX_NS
-        self.loss = 0.0
-        """The probability that a segment must be sent again."""
-        self.cut = 0
-        self.clogged = 0
-        """The number of faults that clog it: one of them that ends does not end the others."""
-        self.held_by: list[Callable[[], object]] = []
-        """Called when a cut holds something up."""
-        self.slowed_by: Callable[[], object] | None = None
-        """Called when something takes longer than on other links."""
+    delay_min_ns: int = DELAY_MIN_NS
+    delay_max_ns: int = DELAY_MAX_NS
+    loss: float = 0.0
+    """The probability that a segment must be sent again."""
+    cut: int = 0
+    clogged: int = 0
+    """The number of faults that clog it: one of them that ends does not end the others."""
+    held_by: list[Callable[[], object]] = field(default_factory=list)
+    """Called when a cut holds something up."""
+    slowed_by: Callable[[], object] | None = None
+    """Called when something takes longer than on other links."""
 
 
+def _ignore(_: object) -> None:
+    pass
+
+
+@dataclass(slots=True, eq=False)
 class Endpoint:
     """An end of a connection. `on_data`, `on_closed` and `on_writable` are set by its user."""
 
-    __slots__ = (
-        "_close_when_sent",
-        "_closed",
-        "_in_flight_bytes",
-        "_last_arrival_ns",
-        "_network",
-        "_queue",
-        "_stalled_since_ns",
-        "_timer",
-        "_unsent",
-        "address",
-        "host",
-        "link",
-        "on_closed",
-        "on_data",
-        "on_writable",
-        "peer",
-        "readable",
-        "user_timeout_ns",
-    )
-
-    def __init__(self, network: "Network", host: str, address: str, link: Link) -> None:
-        self._network = network
-        self.host = host
-        self.address = address
-        """The address of the remote end, as host:port."""
-        self.link = link
-        self.peer: Endpoint
-        self.on_data: Callable[[bytes], object] = _ignore
-        self.on_closed: Callable[[str], object] = _ignore
-        self.on_writable: Callable[[], object] = nothing
-        self.readable = True
-        """False while the process that owns this end does not read (it is paused, or does not want to)."""
-        self.user_timeout_ns = 900 * SECOND
-        """The time for which bytes may stay undelivered before this end gives the connection up (TCP_USER_TIMEOUT)."""
-        self._closed = False
-        self._close_when_sent = False
-        self._unsent: deque[Buffer] = deque()
-        # What the kernel has taken and the peer has not got: (arrival time, bytes; None for the end of the stream).
-        self._queue: deque[tuple[int, bytes | None]] = deque()
-        self._in_flight_bytes = 0
-        self._last_arrival_ns = 0
-        self._stalled_since_ns = -1
-        self._timer: Timer | None = None
+    _network: "Network"
+    host: str
+    address: str
+    """The address of the remote end, as host:port."""
+    link: Link
+    peer: "Endpoint" = field(init=False)
+    on_data: Callable[[bytes], object] = _ignore
+    on_closed: Callable[[str], object] = _ignore
+    on_writable: Callable[[], object] = nothing
+    readable: bool = True
+    """False while the process that owns this end does not read (it is paused, or does not want to)."""
+    user_timeout_ns: int = 900 * SECOND
+    """The time for which bytes may stay undelivered before this end gives the connection up (TCP_USER_TIMEOUT)."""
+    _closed: bool = False
+    _close_when_sent: bool = False
+    _unsent: deque[Buffer] = field(default_factory=deque)
+    # What the kernel has taken and the peer has not got: (arrival time, bytes; None for the end of the stream).
+    _queue: deque[tuple[int, bytes | None]] = field(default_factory=deque)
+    _in_flight_bytes: int = 0
+    _last_arrival_ns: int = 0
+    _stalled_since_ns: int = -1
+    _timer: Timer | None = None
 
     @property
     def closed(self) -> bool:
@@ -457,7 +439,3 @@ class Network:
         for endpoint in list(self._open):
             if endpoint.peer.host == host:
                 endpoint.kick()
-
-
-def _ignore(_: object) -> None:
-    pass

@@ -25,6 +25,7 @@ errors, no space left, bits that rot and pages that were written to the wrong pl
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from log.disk import DiskUsage, StoreLock
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
@@ -35,16 +36,14 @@ from simulation.randomness import Random
 _TOTAL_BYTES = 1 << 40
 
 
+@dataclass(slots=True, eq=False)
 class JobUnderWay:
     """The writes that are durable when a worker's job ends."""
 
-    __slots__ = ("names", "pages")
-
-    def __init__(self) -> None:
-        self.pages: list[tuple[Inode, int, bytes]] = []
-        """The file, and from which byte on it is to have which."""
-        self.names: dict[str, Inode] = {}
-        """The files that have taken the place of others."""
+    pages: list[tuple[Inode, int, bytes]] = field(default_factory=list)
+    """The file, and from which byte on it is to have which."""
+    names: dict[str, Inode] = field(default_factory=dict)
+    """The files that have taken the place of others."""
 
 
 class PowerFailure(BaseException):

@@ -14,6 +14,7 @@ import math
 import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from dataclasses import dataclass, field
 from typing import Any
 
 from simulation.machines.clock import HostClock
@@ -35,28 +36,22 @@ def _suspended() -> Generator[None, Any, Any]:
     return (yield)
 
 
+@dataclass(slots=True, eq=False)
 class _Task:
-    __slots__ = ("abort", "coroutine", "group", "scope", "waiting")
-
-    def __init__(
-        self, coroutine: Coroutine[Any, Any, None], group: TaskGroup | None, scope: Scope | None
-    ) -> None:
-        self.coroutine = coroutine
-        self.group = group
-        self.scope = scope
-        self.waiting = False
-        self.abort: Callable[[], object] = nothing
+    coroutine: Coroutine[Any, Any, None]
+    group: TaskGroup | None
+    scope: Scope | None
+    waiting: bool = False
+    abort: Callable[[], object] = nothing
 
 
+@dataclass(slots=True, eq=False)
 class SimulatedEvent:
     """`broker.client.transport.runtime.Event`."""
 
-    __slots__ = ("_flag", "_process", "_waiters")
-
-    def __init__(self, process: TaskProcess) -> None:
-        self._process = process
-        self._flag = False
-        self._waiters: dict[_Task, None] = {}
+    _process: TaskProcess
+    _flag: bool = False
+    _waiters: dict[_Task, None] = field(default_factory=dict)
 
     def set(self) -> None:
         """Wakes everyone who waits, in the order in which they came."""
@@ -83,29 +78,18 @@ class SimulatedEvent:
         await _suspended()
 
 
+@dataclass(slots=True, eq=False)
 class Scope:
     """`broker.client.transport.runtime.CancelScope`."""
 
-    __slots__ = (
-        "_process",
-        "_seconds",
-        "_task",
-        "_timer",
-        "cancel_called",
-        "cancelled_caught",
-        "parent",
-        "shield",
-    )
-
-    def __init__(self, process: TaskProcess, seconds: float = math.inf, shield: bool = False) -> None:
-        self._process = process
-        self._seconds = seconds
-        self.shield = shield
-        self.cancel_called = False
-        self.cancelled_caught = False
-        self.parent: Scope | None = None
-        self._task: _Task | None = None
-        self._timer: Timer | None = None
+    _process: TaskProcess
+    _seconds: float = math.inf
+    shield: bool = False
+    cancel_called: bool = False
+    cancelled_caught: bool = False
+    parent: Scope | None = None
+    _task: _Task | None = None
+    _timer: Timer | None = None
 
     def cancel(self) -> None:
         """Cancels the block now."""

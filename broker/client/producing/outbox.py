@@ -17,6 +17,7 @@ needs an order waits for each message before it sends the next, or has an outbox
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from broker.client.errors import (
     ClientClosed,
@@ -32,18 +33,16 @@ from broker.client.producing.window import Window
 from broker.client.transport.runtime import Event, Runtime, TaskGroup
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sending:
     """A message that an outbox has taken. `wait` tells what became of it."""
 
-    __slots__ = ("_asked", "_done", "_error", "_result", "_runtime", "message")
-
-    def __init__(self, runtime: Runtime, message: Message) -> None:
-        self.message = message
-        self._runtime = runtime
-        self._result: SendResult | None = None
-        self._error: ClientError | None = None
-        self._done: Event | None = None
-        self._asked = False
+    _runtime: Runtime
+    message: Message
+    _result: SendResult | None = None
+    _error: ClientError | None = None
+    _done: Event | None = None
+    _asked: bool = False
 
     @property
     def is_done(self) -> bool:

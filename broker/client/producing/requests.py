@@ -6,6 +6,7 @@ requester that is gone gets no reply, and a reply that comes too late is dropped
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -38,14 +39,12 @@ REPLY_TIMEOUT_S = 3.0
 _HOST = pack_host("0.0.0.0", 0)
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A request whose reply is waited for. ``arrived`` is set when ``reply`` is there."""
 
-    __slots__ = ("arrived", "reply")
-
-    def __init__(self, arrived: Event) -> None:
-        self.arrived = arrived
-        self.reply: MessageView | None = None
+    arrived: Event
+    reply: MessageView | None = None
 
 
 class Requests:

@@ -5,6 +5,7 @@ asker may be cancelled. The same task then serves the connection until it ends.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from broker.client.errors import ConnectFailed, ConnectionFailed
 from broker.client.transport.connection import Connection, Fields, RequestHandler
@@ -16,35 +17,26 @@ CONNECT_TIMEOUT_S = 3.0
 """Time limit for opening a connection, in seconds."""
 
 
+@dataclass(slots=True, eq=False)
 class _Opening:
     """A connection that is being opened. ``done`` is set at the end; then ``connection`` is there, or ``failure``."""
 
-    __slots__ = ("connection", "done", "failure")
-
-    def __init__(self, done: Event) -> None:
-        self.done = done
-        self.connection: Connection | None = None
-        self.failure = f"no connection within {CONNECT_TIMEOUT_S} s"
+    done: Event
+    connection: Connection | None = None
+    failure: str = f"no connection within {CONNECT_TIMEOUT_S} s"
 
 
+@dataclass(eq=False)
 class ConnectionPool:
-    """Connections by address. ``on_connected`` is called with each new one before any call goes out on it."""
+    """Connections by address. ``_on_connected`` is called with each new one before any call goes out on it."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        tasks: TaskGroup,
-        handlers: Mapping[int, RequestHandler],
-        on_connected: Callable[[Connection], None],
-        credentials: Credentials | None = None,
-    ) -> None:
-        self._runtime = runtime
-        self._tasks = tasks
-        self._handlers = handlers
-        self._on_connected = on_connected
-        self._credentials = credentials
-        self._connections: dict[str, Connection] = {}
-        self._openings: dict[str, _Opening] = {}
+    _runtime: Runtime
+    _tasks: TaskGroup
+    _handlers: Mapping[int, RequestHandler]
+    _on_connected: Callable[[Connection], None]
+    _credentials: Credentials | None = None
+    _connections: dict[str, Connection] = field(default_factory=dict)
+    _openings: dict[str, _Opening] = field(default_factory=dict)
 
     def find(self, address: str) -> Connection | None:
         """Return the open connection to the address, None when there is none now."""

@@ -8,6 +8,8 @@
 - A peer that does not read lets the backlog grow: `is_full` asks who has more to wait with `wait_room`.
 """
 
+from dataclasses import dataclass, field
+
 from broker.client.errors import CallTimeout
 from broker.client.transport.runtime import Buffer, ByteStream, Event, Runtime, drop_bytes
 
@@ -15,38 +17,24 @@ BACKLOG_BYTES_MAX = 8 * 1024 * 1024
 """Unsent bytes above which a new call waits for room: a peer that does not read cannot grow this process."""
 
 
+@dataclass(slots=True, eq=False)
 class WriteQueue:
     """The bytes that wait to be written to one stream; `run` writes them."""
 
-    __slots__ = (
-        "_backlog",
-        "_backlog_bytes",
-        "_closed",
-        "_held",
-        "_room",
-        "_runtime",
-        "_stream",
-        "_wake",
-        "_writing",
-        "handed_bytes",
-        "queued_bytes",
-    )
-
-    def __init__(self, runtime: Runtime, stream: ByteStream) -> None:
-        # Both only grow: bytes that were queued, and bytes of them that were handed to the stream. A call whose first
-        # byte (`Call.start_byte`) is below the second number may have reached the peer.
-        self.queued_bytes = 0
-        self.handed_bytes = 0
-        self._runtime = runtime
-        self._stream = stream
-        self._backlog: list[Buffer] = []
-        self._backlog_bytes = 0
-        self._writing = False
-        """The task waits in the stream, for room there: nobody else may write."""
-        self._wake: Event | None = None
-        self._room: Event | None = None
-        self._held = False
-        self._closed = False
+    _runtime: Runtime
+    _stream: ByteStream
+    # Both only grow: bytes that were queued, and bytes of them that were handed to the stream. A call whose first
+    # byte (`Call.start_byte`) is below the second number may have reached the peer.
+    queued_bytes: int = 0
+    handed_bytes: int = 0
+    _backlog: list[Buffer] = field(default_factory=list)
+    _backlog_bytes: int = 0
+    _writing: bool = False
+    """The task waits in the stream, for room there: nobody else may write."""
+    _wake: Event | None = None
+    _room: Event | None = None
+    _held: bool = False
+    _closed: bool = False
 
     @property
     def is_full(self) -> bool:
