@@ -3,8 +3,6 @@
 No other module of the simulator imports `random`, so that none can draw from a stream that no seed fixes.
 """
 
-from __future__ import annotations
-
 from random import Random as Random  # re-exported
 
 

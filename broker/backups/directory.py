@@ -8,15 +8,13 @@ Log files only grow. What stands behind the end that the manifest tells is of a 
 on behind the last whole entry of it, and whoever restores does not look at it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -56,7 +54,7 @@ class BackupWriter:
             self.close()
             raise
 
-    def __enter__(self) -> BackupWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:

@@ -1,12 +1,10 @@
 """Administration: topics, cluster and broker status, as the command line needs them."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -99,7 +97,7 @@ class AdminClient:
         self._runtime = self.core.runtime
         self._calls = PatientCalls(self.core, CALL_TIMEOUT_S)
 
-    async def __aenter__(self) -> AdminClient:
+    async def __aenter__(self) -> Self:
         await self.core.__aenter__()
         return self
 

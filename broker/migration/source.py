@@ -4,13 +4,11 @@ The broker holds a lock on the file `lock` as long as it runs. A reader that sha
 being started meanwhile; it needs no right to write for it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import struct
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from broker.migration.config_files import read_config
 from broker.migration.dledger import EntryFiles
@@ -43,7 +41,7 @@ class Source:
                 "--while-running or --follow"
             )
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:

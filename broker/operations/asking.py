@@ -5,11 +5,9 @@ answers nothing. It keeps the others from nothing: `Groups.ask` goes on without 
 an operation is over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -51,7 +49,7 @@ class Groups:
         self._failures: dict[str, ClientError] = {}
 
     @classmethod
-    async def registered(cls, admin: AdminClient) -> Groups:
+    async def registered(cls, admin: AdminClient) -> Self:
         """Ask a name server which groups there are. Raises NoGroup if there is none, NameServerUnavailable."""
         groups = cls(admin, await admin.cluster_info())
         if not groups.names:

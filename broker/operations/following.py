@@ -4,10 +4,9 @@ A follower is no member of a consumer group: it reads all queues, stores no offs
 groups that do not answer keep it from nothing: they are `missing`, and are followed when they answer again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from types import TracebackType
+from typing import Self
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.pull_consumer import PullConsumer
@@ -55,7 +54,7 @@ class Follower:
             credentials=options.credentials,
         )
 
-    async def __aenter__(self) -> Follower:
+    async def __aenter__(self) -> Self:
         await self._consumer.__aenter__()
         try:
             now_ms = self._admin.core.runtime.wall_ms()

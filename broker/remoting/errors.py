@@ -9,9 +9,8 @@
 All three are the sender's fault and the same bytes fail again, so a retry never helps.
 """
 
-from __future__ import annotations
-
 import enum
+from typing import Self
 
 
 class RemotingError(Exception):
@@ -48,7 +47,7 @@ class HeaderFieldError(RemotingError):
         self.field = field
 
     @classmethod
-    def missing(cls, field: str) -> HeaderFieldError:
+    def missing(cls, field: str) -> Self:
         """RocketMQ's own words, which some clients show to their users."""
         return cls(field, f"the custom field <{field}> is null")
 

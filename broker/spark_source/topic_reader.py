@@ -5,13 +5,11 @@ so that the caller decides. A pull is one attempt at one member of the group. Wh
 for again, at another member or a new leader: nothing is lost or read twice, whichever member dies meanwhile.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.queue_calls import PullResponse, QueueCalls
@@ -82,7 +80,7 @@ class TopicReader:
         self._runtime = self._core.runtime
         self._calls = QueueCalls(PatientCalls(self._core, options.timeout_s), options.group)
 
-    async def __aenter__(self) -> TopicReader:
+    async def __aenter__(self) -> Self:
         await self._core.__aenter__()
         return self
 

@@ -4,12 +4,10 @@ The files are read by the same functions as in Spark's tasks, in one part each. 
 parts is none of these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from spark_analysis.importing import schema
 from spark_analysis.importing.arrow import arrow_table
@@ -52,7 +50,7 @@ class HistoryRows:
         yield from self.events
         yield from self.damage
 
-    def until(self, moment_ns: int) -> HistoryRows:
+    def until(self, moment_ns: int) -> Self:
         """The history up to a moment: what began later is left out, and what ended later has an unknown outcome."""
         operations = [
             one

@@ -8,12 +8,11 @@ A send ends with a result, with an error that says that nothing was stored, or w
 one `Producer.resume` goes on asking about the same message; a new `send` of it would be another message.
 """
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import AsyncIterable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
+from typing import Self
 
 from broker.client.errors import ReplyTimeout, SendOutcomeUnknown, UsageError
 from broker.client.message import Message, MessageQueue, MessageView, SendResult
@@ -100,7 +99,7 @@ class Producer:
         """Replies to a request that a consumer has received: `Replies.reply`."""
         self._requests = Requests(self.core)
 
-    async def __aenter__(self) -> Producer:
+    async def __aenter__(self) -> Self:
         await self.core.__aenter__()
         return self
 

@@ -7,11 +7,10 @@ Brokers keep the groups of a client for each connection, so the first call on a 
 heartbeat.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
+from typing import Self
 
 from broker.client.errors import BrokerBusy, BrokerError, ClientClosed, ConnectionFailed, UsageError
 from broker.client.transport.calls import PendingCall
@@ -84,7 +83,7 @@ class ClientCore:
         self.name_servers: NameServers
         self.routes: RouteCache
 
-    async def __aenter__(self) -> ClientCore:
+    async def __aenter__(self) -> Self:
         if self._task_scope is not None:
             raise UsageError("a client is entered once; make a new one")
         self._task_scope = self.runtime.task_group(shielded=True)

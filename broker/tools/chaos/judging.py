@@ -4,12 +4,10 @@ The Spark checker finds what is not linearizable from the traces alone; this jud
 what is there that should not be, or is there twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from broker.tools.cluster.compare import walk_entries
 from broker.trace import TRACE_SUFFIX, Damage, TraceEvent, TraceHeader, read_trace
@@ -40,7 +38,7 @@ class Recorded:
     replicas: Mapping[str, Sequence[Path]]
 
     @classmethod
-    def below(cls, directory: Path) -> Recorded:
+    def below(cls, directory: Path) -> Self:
         """Tell the traces in a directory apart, by what they say of themselves."""
         others: list[Path] = []
         replicas: dict[str, list[Path]] = {}

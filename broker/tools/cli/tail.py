@@ -1,7 +1,5 @@
 """``trivet tail``: a topic's messages as they come."""
 
-from __future__ import annotations
-
 import math
 from typing import TYPE_CHECKING, Annotated
 

@@ -12,13 +12,11 @@ uses (tests, demonstrations, measurements) are about what happens when one is go
 All children end with the ``async with`` block, cleanly where they can; they also end when this process is killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import trio
 
@@ -52,7 +50,7 @@ class LocalCluster:
         self._watches: list[trio.CancelScope] = []
         self._stack = contextlib.AsyncExitStack()
 
-    async def __aenter__(self) -> LocalCluster:
+    async def __aenter__(self) -> Self:
         """Start every server. Raises OSError."""
         try:
             self._tasks = await self._stack.enter_async_context(trio.open_nursery())

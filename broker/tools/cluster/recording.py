@@ -1,12 +1,10 @@
 """Trace files of a run: one for each client and one for what was done to the servers, beside the replicas' own."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import trio
 
@@ -26,7 +24,7 @@ class Recording:
         self._writers: dict[str, TraceWriter] = {}
         self._files: list[BinaryIO] = []
 
-    def __enter__(self) -> Recording:
+    def __enter__(self) -> Self:
         """Make the directory."""
         make_directories(self.directory)
         self._driver = self.writer("driver", "driver")

@@ -5,8 +5,6 @@ They are here to be read, to be compared with the DataFrames, and to judge histo
 (:mod:`spark_analysis.checking.small`).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ What an operation says about an offset (:mod:`spark_analysis.checking.queues.kno
 come, began. From then on nothing about its order can change; only its value is kept, in a file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf

@@ -1,10 +1,8 @@
 """The proofs as drawings: one for each kind of finding, with its story and how to read it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from spark_analysis.checking.verdict import REPLICA_ANOMALIES, Anomaly, Verdict
 from spark_analysis.telling import stories
@@ -64,7 +62,7 @@ class _Scale:
     unit: str
 
     @classmethod
-    def of(cls, first_ns: int, begin_ns: int, span_ns: int) -> _Scale:
+    def of(cls, first_ns: int, begin_ns: int, span_ns: int) -> Self:
         """The unit in which a span is a number of one to four digits; seconds count as in the stories."""
         if span_ns >= 5e9:
             return cls(first_ns, first_ns, 1e9, "seconds")
