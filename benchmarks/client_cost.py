@@ -207,7 +207,9 @@ WAYS: Final = {
 
 def main() -> None:
     """Measure what the arguments name."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="*", choices=WAYS, default=list(WAYS))

@@ -8,8 +8,8 @@ whether they are.
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,21 @@ FIGURES = {"msgs_per_s": "msgs_s", "p50_ms": "p50_ms", "server_cpu_us_per_msg": 
 """Names here, and in the peers' files."""
 
 
-def main(arguments: list[str]) -> int:
-    """Print one row for each workload, flush mode, figure and peer; returns the exit code."""
-    if len(arguments) < 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    report = msgspec.json.decode(Path(arguments[0]).read_bytes(), type=Report)
+def main() -> None:
+    """Print one row for each workload, flush mode, figure and peer."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("trivet", type=Path, metavar="TRIVET.json")
+    parser.add_argument("peers", type=Path, nargs="+", metavar="PEER.json")
+    options = parser.parse_args()
+    report = msgspec.json.decode(options.trivet.read_bytes(), type=Report)
     rows: list[list[object]] = []
-    for path in map(Path, arguments[1:]):
+    for path in options.peers:
         peer: Mapping[str, Any] = msgspec.json.decode(path.read_bytes())
         for measurement in report.measurements:
             rows.extend(_compare(measurement, path.stem, peer))
     print_table(["work", "flush", "figure", "Trivet", "peer", "its figure", "ratio"], rows)
-    return 0
 
 
 def _compare(measurement: Measurement, name: str, peer: Mapping[str, Any]) -> list[list[object]]:
@@ -71,4 +73,4 @@ def _median(values: list[float]) -> float | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -1,12 +1,14 @@
 """What the hops of one message cost without Trivet: the same processes, sockets and bytes, and nothing done with them.
 
-    python -m benchmarks.hop_floor [--rounds 20] [--sends 200] [--work 0 25 50]
+    python -m benchmarks.hop_floor [--rounds 20] [--sends 200] [--work 0 25 50] [--flush sync]
 
 A client sends 1 KiB to a leader, the leader to two followers; each acknowledges, and at the first acknowledgement the
 leader answers: four hops one behind the other, as a send to a group of three has them. Each process is a loop in Python
 over an epoll set and non-blocking sockets, as Trivet's brokers read them, but nothing is decoded, checked, stored or
 counted. With `--work` each stage (the leader's two, the follower's one) spends so many microseconds in Python before it
-writes, and half as many behind. The client waits by epoll, and by a task of Trio's, as Trivet's own does.
+writes, and half as many behind. The client waits by epoll, and by a task of Trio's, as Trivet's own does. With
+`--flush sync` a follower writes each message to a file and flushes it before it acknowledges, the leader behind its
+writes to both, in their loops, without a thread.
 
 A group of real brokers is sent to in turns with these in the same run, so that all meet the same machine. Printed are
 medians and least values of the rounds' medians. Linux only.
@@ -34,6 +36,7 @@ from broker.client.admin import AdminClient
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.settings.tables import StorageSettings
+from broker.tools.bench.results import Flush, this_machine
 from broker.tools.cluster.layout import LocalClusterOptions
 from broker.tools.cluster.local import LocalCluster
 
@@ -45,6 +48,7 @@ APPEND: Final = REQUEST + bytes(100)
 SHORT: Final = bytes(150)
 """An acknowledgement, or an answer."""
 WARM: Final = 100
+FILE_BYTES: Final = 16 << 20
 
 
 def work(microseconds: int) -> None:
@@ -95,8 +99,9 @@ def pair() -> tuple[socket.socket, socket.socket]:
 class BareGroup:
     """A leader and two followers as processes, without any broker in them. `connection` is the client's end."""
 
-    def __init__(self, work_us: int) -> None:
+    def __init__(self, work_us: int, flushes: bool) -> None:
         self.work_us = work_us
+        self.flushes = flushes
         self.connection, self._client = pair()
         self._links = [pair(), pair()]
         self.pids = [self._fork(self._lead)]
@@ -117,7 +122,7 @@ class BareGroup:
     def _lead(self) -> None:
         for _, far in self._links:
             far.close()
-        ends = Ends()
+        ends, store = Ends(), self._file()
         answered = True
 
         def requested() -> None:
@@ -126,6 +131,7 @@ class BareGroup:
             work(self.work_us)
             for near, _ in self._links:
                 near.send(APPEND)
+            store()
             work(self.work_us // 2)
 
         def acknowledged() -> None:
@@ -147,15 +153,32 @@ class BareGroup:
             near.close()
             if other is not far:
                 other.close()
-        ends = Ends()
+        ends, store = Ends(), self._file()
 
         def appended() -> None:
             work(self.work_us)
+            store()
             far.send(SHORT)
             work(self.work_us // 2)
 
         ends.add(far, len(APPEND), appended)
         ends.run()
+
+    def _file(self) -> Callable[[], None]:
+        """Stores one message on a disk, where that is wanted."""
+        if not self.flushes:
+            return lambda: None
+        file = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR)
+        os.posix_fallocate(file, 0, FILE_BYTES)
+        place = 0
+
+        def store() -> None:
+            nonlocal place
+            os.pwrite(file, REQUEST, place)
+            os.fdatasync(file)
+            place = (place + len(REQUEST)) % (FILE_BYTES - len(REQUEST))
+
+        return store
 
     def close(self) -> None:
         """Ends the processes."""
@@ -191,9 +214,9 @@ async def by_trio(group: BareGroup) -> Callable[[], Awaitable[None]]:
     return send
 
 
-async def by_brokers(directory: Path, stack: AsyncExitStack) -> Callable[[], Awaitable[None]]:
+async def by_brokers(directory: Path, stack: AsyncExitStack, flush: Flush) -> Callable[[], Awaitable[None]]:
     """A client of real brokers."""
-    storage = StorageSettings(data_file_bytes=64 << 20)
+    storage = StorageSettings(flush=flush, data_file_bytes=64 << 20)
     cluster = await stack.enter_async_context(
         LocalCluster(LocalClusterOptions(directory / "cluster", storage=storage))
     )
@@ -219,7 +242,7 @@ async def median_us(send: Callable[[], Awaitable[None]], sends: int) -> float:
     return statistics.median(times) / 1e3
 
 
-async def run(bare: list[BareGroup], rounds: int, sends: int) -> None:
+async def run(bare: list[BareGroup], rounds: int, sends: int, flush: Flush) -> None:
     """Measures all in turns, and prints a table; two groups of each kind, one behind the other."""
     senders: dict[str, Callable[[], Awaitable[None]]] = {}
     for near, far in zip(bare[::2], bare[1::2], strict=True):
@@ -227,14 +250,15 @@ async def run(bare: list[BareGroup], rounds: int, sends: int) -> None:
         senders[f"client by Trio, {far.work_us} us of Python a stage"] = await by_trio(far)
     with tempfile.TemporaryDirectory(prefix="trivet-hop-floor-") as scratch:
         async with AsyncExitStack() as stack:
-            senders["Trivet"] = await by_brokers(Path(scratch), stack)
+            senders["Trivet"] = await by_brokers(Path(scratch), stack, flush)
             medians: dict[str, list[float]] = {name: [] for name in senders}
             for number in range(rounds + 1):
                 for name, send in senders.items():
                     median = await median_us(send, sends if number else WARM)
                     if number:
                         medians[name].append(median)
-    print(f"{rounds} rounds of {sends} sends, load {os.getloadavg()[0]:.1f}\n")
+    build, load = this_machine().python_build.words, os.getloadavg()[0]
+    print(f"{rounds} rounds of {sends} sends, flush {flush}, an interpreter {build}, load {load:.1f}\n")
     print("| one message of 1 KiB at a time | p50, us: median of the rounds | least |\n|---|---|---|")
     for name, found in medians.items():
         print(f"| {name} | {statistics.median(found):.0f} | {min(found):.0f} |")
@@ -249,11 +273,12 @@ def main() -> None:
     parser.add_argument(
         "--work", type=int, nargs="+", default=[0, 25, 50], help="microseconds, for each stage"
     )
+    parser.add_argument("--flush", choices=("async", "sync"), default="async")
     options = parser.parse_args()
     # Forked before there are threads, or anything of Trio's to inherit.
-    groups = [BareGroup(work_us) for work_us in options.work for _ in range(2)]
+    groups = [BareGroup(work_us, options.flush == "sync") for work_us in options.work for _ in range(2)]
     try:
-        trio.run(run, groups, options.rounds, options.sends)
+        trio.run(run, groups, options.rounds, options.sends, options.flush)
     finally:
         for group in groups:
             group.close()

@@ -1,6 +1,6 @@
 """All figures of docs/benchmarks.md that want a quiet machine, in one sitting: Trivet, its peers, the tail, growth.
 
-    python -m benchmarks.sitting FOLDER [--only STEP ...] [--minutes 25] [--tiny]
+    python -m benchmarks.sitting FOLDER [--only STEP ...] [--minutes 90] [--tiny]
     python -m benchmarks.sitting FOLDER --tables
 
 Each step is a program of its own, run by this interpreter, whose figures and output go to FOLDER. No step begins when
@@ -50,13 +50,10 @@ class Step(NamedTuple):
 
 
 def _peer(system: str) -> Step:
-    common = f"benchmarks.peers {system} --output {{to}}"
-    return Step(
-        system,
-        300,
-        f"{common} --only ABC --repetitions 1 --scale 0.2",
-        f"{common} --only ABC --repetitions 1 --scale 0.01",
-    )
+    """All messages: behind fewer Java is not compiled yet."""
+    works = "ABCD" if system == "master-slave" else "ABCDE"
+    common = f"benchmarks.peers {system} --output {{to}} --only {works} --repetitions 1"
+    return Step(system, 900, common, f"{common} --scale 0.01")
 
 
 STEPS: Final = (
@@ -69,13 +66,13 @@ STEPS: Final = (
     *map(_peer, PEERS),
     *(
         Step(
-            f"batches-{flush}",
-            120,
-            f"{batches} --output {{to}}/batches-{flush}.json",
-            f"{batches} --rounds 2 --messages 1000 --output {{to}}/batches-{flush}.json",
+            f"clients-{flush}",
+            600,
+            f"{clients} --output {{to}}/clients-{flush}.json",
+            f"{clients} --rounds 1 --scale 0.05 --output {{to}}/clients-{flush}.json",
         )
         for flush in ("async", "sync")
-        for batches in (f"benchmarks.client_batches --flush {flush}",)
+        for clients in (f"benchmarks.clients_in_turns --flush {flush}",)
     ),
     Step(
         "steady-sync",
@@ -104,7 +101,7 @@ def main() -> int:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", choices=[step.name for step in STEPS], metavar="STEP")
-    parser.add_argument("--minutes", type=float, default=25.0, help="no step begins after that")
+    parser.add_argument("--minutes", type=float, default=90.0, help="no step begins after that")
     parser.add_argument("--tiny", action="store_true", help="does it run, not how fast")
     parser.add_argument("--tables", action="store_true", help="print what is there, and measure nothing")
     options = parser.parse_args()
@@ -154,8 +151,14 @@ def tables(folder: Path) -> list[str]:
     if report is not None:
         found.append(_of_itself(report))
     for flush in ("async", "sync"):
-        if rows := _json(folder / f"batches-{flush}.json"):
-            found.append(_markdown([f"batches, {flush}", *list(rows[0])[3:]], map(_batch_row, rows)))
+        if rows := _json(folder / f"clients-{flush}.json"):
+            figures = ("p50_ms", "msgs_s", "server_us", "server_system_us", "client_us")
+            found.append(
+                _markdown(
+                    [f"clients, {flush}", *figures],
+                    ([_turn_of(row), *(row.get(name, "") for name in figures)] for row in rows),
+                )
+            )
     if rows := _json(folder / "steady-sync.json"):
         found.append(steady_table(rows))
     rows = (_json(folder / "growth.json") or []) + (_json(folder / "timed.json") or [])
@@ -169,8 +172,8 @@ def _json(path: Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def _batch_row(row: dict[str, Any]) -> list[object]:
-    return [f"{row['batch']} x {row['body']} B, {row['way']}", *list(row.values())[3:]]
+def _turn_of(row: dict[str, Any]) -> str:
+    return f"{row['work']}: {row['batch']} x {row['body']} B, {row['client']}"
 
 
 def _side_by_side(report: Report | None, systems: dict[str, dict[str, Any]]) -> str:
@@ -184,13 +187,22 @@ def _side_by_side(report: Report | None, systems: dict[str, dict[str, Any]]) -> 
                 for one in report.measurements
                 if one.workload == "C" and one.flush == flush and one.settings
             }
-            columns[f"Trivet {flush}, own client"] = _column(
-                [_of_measurement(of_flush.get(work)) for work in "AB"]
-                + [_of_measurement(batches.get(size)) for size in (1024, 100)]
-            )
+            read, killed = of_flush.get("D"), of_flush.get("E")
+            columns[f"Trivet {flush}, own client"] = [
+                *_column(
+                    [_of_measurement(of_flush.get(work)) for work in "AB"]
+                    + [_of_measurement(batches.get(size)) for size in (1024, 100)]
+                ),
+                "" if read is None else f"{read.msgs_per_s:,.0f}",
+                "" if killed is None else ", ".join(f"{ms:.0f}" for ms in killed.failover_ms),
+            ]
     for name, figures in systems.items():
         works = [figures.get(work, {}) for work in ("A", "B", "C_1024", "C_100")]
-        columns[f"{name}, load {figures.get('load')}"] = _column(works)
+        columns[f"{name}, load {figures.get('load')}"] = [
+            *_column(works),
+            f"{figures.get('D', {}).get('msgs_s', 0):,.0f}",
+            ", ".join(f"{ms:,}" for ms in figures.get("E_ms", ())),
+        ]
     work = [
         "A: 1 in flight, 1 KiB: msgs/s",
         "A: p50 ms",
@@ -199,6 +211,8 @@ def _side_by_side(report: Report | None, systems: dict[str, dict[str, Any]]) -> 
         "B: server; client CPU, us a message",
         "C: batches, 1 KiB, msgs/s",
         "C: batches, 100 B, msgs/s",
+        "D: read back, 1 KiB, msgs/s",
+        "E: leader killed to next acknowledgement, ms",
     ]
     return _markdown(["work", *columns], zip(work, *columns.values(), strict=True))
 
@@ -237,10 +251,6 @@ def _of_itself(report: Report) -> str:
     machine = report.machine
     lines = [f"{msgspec.json.encode(machine).decode()}"]
     for one in report.measurements:
-        if one.workload == "D":
-            lines.append(f"D: read back {one.msgs_per_s:,.0f} msgs/s")
-        if one.workload == "E":
-            lines.append(f"E: leader killed to first acknowledgement, ms: {one.failover_ms}")
         if one.workload == "I":
             lines.append(f"idle: {one.idle_cpu_percent:.2f} % of a core")
         if one.memory_beside_mappings_mib:

@@ -9,6 +9,7 @@ command is the same.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
@@ -70,7 +71,14 @@ def standalone_cluster(
             process.wait()
 
 
-def main(command: list[str]) -> int:
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("program", help="the command to run")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    options = parser.parse_args()
+    command = [options.program, *options.arguments]
     with tempfile.TemporaryDirectory(prefix="standalone-") as directory:
         environment = {
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -84,4 +92,4 @@ def main(command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

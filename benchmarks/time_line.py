@@ -4,8 +4,9 @@
 
 Messages of 1 KiB, one in flight, on a group of three real processes. What their shells do is kept as spans of the one
 monotonic clock (benchmarks/timing_points.py). Printed are the medians of the stages between the hops, of all sends;
-what each process did meanwhile, and its system calls for a message, counted by strace behind that, which slows all down
-and so gives no times. Drawn is one send, the one whose stages are nearest to all medians.
+what each process did meanwhile, and its system calls for a message, counted behind that by the kernel's own tracing, as
+strace slows brokers until they behave otherwise (root only: `mount -t tracefs nodev /sys/kernel/tracing`). Drawn is one
+send, the one whose stages are nearest to all medians.
 
 The first follower is the one whose acknowledgement came first. On a machine that others use, stages contain their time:
 the least that was seen of each stage is told, too. Linux only.
@@ -18,9 +19,7 @@ import functools
 import itertools
 import os
 import re
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 from bisect import bisect_left
@@ -55,6 +54,7 @@ from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.transport.trio_runtime import TrioByteStream
 from broker.settings.tables import StorageSettings
+from broker.tools.bench.results import this_machine
 from broker.tools.cluster.child import Child
 from broker.tools.cluster.layout import LocalClusterOptions
 from broker.tools.cluster.local import LocalCluster
@@ -62,7 +62,10 @@ from broker.tools.cluster.local import LocalCluster
 TOPIC: Final = "TimeLine"
 BODY_BYTES: Final = 1024
 WARM: Final = 300
-COUNTED_BY_STRACE: Final = 300
+COUNTED: Final = 2000
+"""Sends during which system calls are counted."""
+TRACING: Final = Path("/sys/kernel/tracing")
+CALLS: Final = ("epoll_wait", "epoll_ctl", "recvfrom", "sendto", "sendmsg", "futex", "fdatasync")
 
 STAGES: Final = (
     "client: from the call until it writes",
@@ -184,12 +187,11 @@ async def send_all(producer: Producer, count: int, points: Points) -> None:
 async def run(
     directory: Path, flush: str, sends: int
 ) -> tuple[dict[str, Lane], str, dict[str, Counter[str]]]:
-    """Returns the spans of all processes, the leader's name, and the system calls of brokers by strace."""
+    """Returns the spans of all processes, the leader's name, and the system calls of brokers."""
     os.environ[SPANS_DIRECTORY] = str(directory)
     points = Points()
     points.wrap(TrioByteStream, "write_nowait", WRITE)
     storage = StorageSettings(data_file_bytes=64 << 20, flush=flush)  # type: ignore[arg-type]
-    calls: dict[str, Counter[str]] = {}
     async with TimedCluster(LocalClusterOptions(directory / "cluster", storage=storage)) as cluster:
         await cluster.wait_ready()
         async with AdminClient(cluster.name_server_address) as admin:
@@ -201,34 +203,39 @@ async def run(
             trio.lowlevel.add_instrument(waits)
             await send_all(producer, sends, points)
             trio.lowlevel.remove_instrument(waits)
-            for node in cluster.nodes.values():
-                assert node.child is not None
-                calls[node.id] = await _counted_calls(node.child.pid, producer)
+            pids = {node.id: node.child.pid for node in cluster.nodes.values() if node.child is not None}
+            calls = await counted_calls(pids, producer)
     lanes = {name: Lane(load(directory / f"{name}.json")) for name in cluster.nodes}
     lanes["client"] = Lane(sorted(points.spans))
     return lanes, leader, calls
 
 
-async def _counted_calls(pid: int, producer: Producer) -> Counter[str]:
-    """System calls of one broker for a message; empty where strace cannot be had."""
+def threads_of(pid: int) -> list[str]:
+    """The ids of its threads."""
+    return [path.name for path in Path(f"/proc/{pid}/task").iterdir()]
+
+
+async def counted_calls(pids: dict[str, int], producer: Producer) -> dict[str, Counter[str]]:
+    """System calls of each broker; none where the kernel's tracing cannot be had."""
+    tracing = TRACING / "instances" / "trivet-time-line"
     try:
-        tracing = subprocess.Popen(  # noqa: ASYNC220 - of a benchmark that does nothing else meanwhile
-            ["strace", "-f", "-c", "-p", str(pid)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    except FileNotFoundError:
-        return Counter()
-    await trio.sleep(0.5)  # until it is attached: it does not say when
-    await send_all(producer, COUNTED_BY_STRACE, Points())
-    tracing.send_signal(signal.SIGINT)
-    _, told = await trio.to_thread.run_sync(tracing.communicate)
-    counts: Counter[str] = Counter()
-    for line in told.splitlines():
-        words = line.split()
-        if len(words) >= 5 and re.fullmatch(r"[\d.]+", words[0]) and words[-1] != "total":
-            counts[words[-1]] += int(words[3])
+        tracing.mkdir()
+    except OSError:
+        return {}
+    threads = {thread: name for name, pid in pids.items() for thread in threads_of(pid)}
+    try:
+        (tracing / "buffer_size_kb").write_text("16384")
+        (tracing / "set_event_pid").write_text(" ".join(threads))
+        for call in CALLS:
+            (tracing / "events" / "syscalls" / f"sys_enter_{call}" / "enable").write_text("1")
+        await send_all(producer, COUNTED, Points())
+        (tracing / "tracing_on").write_text("0")
+        seen = re.findall(r"-(\d+) .*: sys_(\w+)\(", (tracing / "trace").read_text())
+    finally:
+        tracing.rmdir()
+    counts: dict[str, Counter[str]] = {name: Counter() for name in pids}
+    for thread, call in seen:
+        counts[threads[thread]][call] += 1
     return counts
 
 
@@ -264,10 +271,9 @@ def work_table(lanes: dict[str, Lane], sends: Sequence[Span], leader: str) -> st
 
 def calls_table(calls: dict[str, Counter[str]], leader: str) -> str:
     """System calls for a message, in Markdown."""
-    names = [name for name, _ in sum(calls.values(), Counter[str]()).most_common(9)]
-    lines = [f"| system calls a message | {' | '.join(names)} |", f"|{'---|' * (len(names) + 1)}"]
+    lines = [f"| system calls a message | {' | '.join(CALLS)} |", f"|{'---|' * (len(CALLS) + 1)}"]
     for node, counts in calls.items():
-        cells = (f"{counts[name] / COUNTED_BY_STRACE:.1f}" for name in names)
+        cells = (f"{counts[name] / COUNTED:.2f}" for name in CALLS)
         lines.append(f"| {_role(node, leader)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -360,7 +366,10 @@ def main() -> int:
         lanes, leader, calls = trio.run(functools.partial(run, Path(scratch), options.flush, options.sends))
     sends = [span for span in lanes["client"].spans if span[2] == SEND]
     trips = [trip for send in sends if (trip := trip_of(send, lanes, leader)) is not None]
-    print(f"{len(trips)} of {len(sends)} sends, flush {options.flush}, load {os.getloadavg()[0]:.0f}\n")
+    build = this_machine().python_build.words
+    print(
+        f"{len(trips)} of {len(sends)} sends, flush {options.flush}, {build}, load {os.getloadavg()[0]:.0f}\n"
+    )
     for text in (stages_table(trips), work_table(lanes, sends, leader), calls_table(calls, leader)):
         print(text, end="\n\n")
     if options.output is not None:

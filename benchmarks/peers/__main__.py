@@ -33,7 +33,7 @@ def main() -> None:
     )
     parser.add_argument("systems", nargs="+", choices=SYSTEMS, metavar="SYSTEM", help=", ".join(SYSTEMS))
     parser.add_argument("--only", default="ABCDE", help="workloads to run")
-    parser.add_argument("--repetitions", type=int, default=3, help="runs of A, B and E")
+    parser.add_argument("--repetitions", type=int, default=3, help="runs of A and B; E always has three")
     parser.add_argument(
         "--scale", type=float, default=1.0, help="a fraction of the messages: does it run, not how fast"
     )

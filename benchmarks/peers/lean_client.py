@@ -10,7 +10,7 @@ import json
 import re
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 TOPIC = "Bench"
 QUEUES = 4
@@ -106,6 +106,40 @@ class Connection(asyncio.Protocol):
         self.request(template, body, answer)
         return await future
 
+    async def send_all(
+        self, templates: Sequence[tuple[bytes, bytes]], body: bytes, count: int, in_flight: int
+    ) -> None:
+        """Sends so many requests with this body, by the templates in turn; those that a busy broker refused, again.
+
+        Raises RefusedError.
+        """
+        left = waits = count
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def send_one() -> None:
+            nonlocal left
+            left -= 1
+            self.request(templates[left % len(templates)], body, answered)
+
+        def answered(code: int, _: bytes) -> None:
+            nonlocal left, waits
+            if code == SYSTEM_BUSY:
+                left += 1
+            elif code == 0:
+                waits -= 1
+            elif not done.done():
+                done.set_exception(RefusedError(code))
+            if done.done():
+                return
+            if left:
+                send_one()
+            elif not waits:
+                done.set_result(None)
+
+        for _ in range(min(in_flight, left)):
+            send_one()
+        await done
+
 
 def template(code: int, fields: dict[str, str]) -> tuple[bytes, bytes]:
     """A JSON header cut in two at the place of its opaque."""
@@ -115,10 +149,11 @@ def template(code: int, fields: dict[str, str]) -> tuple[bytes, bytes]:
     return before + b'"opaque":', after
 
 
-def send_template(code: int, queue: int) -> tuple[bytes, bytes]:
+def send_template(code: int, queue: int, properties: str = "") -> tuple[bytes, bytes]:
     """SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE to one queue."""
-    fields = {"a": "BENCH", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(queue), "f": "0", "h": "0", "i": ""}
+    fields = {"a": "BENCH", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(queue), "f": "0", "h": "0"}
     fields |= {
+        "i": properties,
         "g": str(int(time.time() * 1000)),
         "j": "0",
         "k": "false",

@@ -57,7 +57,8 @@ class _LeanGroup:
 
     @property
     def pids(self) -> list[int]:
-        return [node.pid for node in self._cluster.nodes]
+        slaves = self._cluster.slaves if isinstance(self._cluster, ReferenceCluster) else ()
+        return [node.pid for node in (*self._cluster.nodes, *slaves)]
 
     async def send(self, body: bytes) -> None:
         self._sent += 1
@@ -69,33 +70,7 @@ class _LeanGroup:
     async def send_all(self, body: bytes, count: int, setting: Setting) -> None:
         batch, in_flight = setting
         data = body if batch == 1 else batch_body(body, batch)
-        templates = SENDS if batch == 1 else BATCHES
-        left = waits = count // batch
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def send_one() -> None:
-            nonlocal left
-            left -= 1
-            self._connection.request(templates[left % QUEUES], data, answered)
-
-        def answered(code: int, _: bytes) -> None:
-            nonlocal left, waits
-            if code == SYSTEM_BUSY:
-                left += 1
-            elif code == 0:
-                waits -= 1
-            elif not done.done():
-                done.set_exception(RefusedError(code))
-            if done.done():
-                return
-            if left:
-                send_one()
-            elif not waits:
-                done.set_result(None)
-
-        for _ in range(min(in_flight, left)):
-            send_one()
-        await done
+        await self._connection.send_all(SENDS if batch == 1 else BATCHES, data, count // batch, in_flight)
 
     async def read_all(self, count: int) -> None:
         leader = self._cluster.leader().address

@@ -22,9 +22,12 @@ from typing import Any, Protocol
 from broker.tools.bench.process_cost import cpu_s, resident_mib
 
 KIB = os.urandom(1024)
+WARM_UP = 10_000
+"""Sends, 64 under way, before A and B are measured: Java compiles as it runs."""
 RUN_LIMIT_S = 180.0
 ATTEMPT_TIMEOUT_S = 0.25
 FAILOVER_LIMIT_S = 60.0
+KILLS = 3
 
 Setting = tuple[int, int]
 """Messages in a batch, and batches in flight; or 1 and messages in flight where batches form by themselves."""
@@ -99,10 +102,10 @@ async def _closed_loop(group: Group, count: int, in_flight: int) -> dict[str, fl
     }
 
 
-async def _sends(system: System, count: int, in_flight: int) -> dict[str, float]:
+async def _sends(system: System, count: int, in_flight: int, warm_up: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix=f"{system.name}-") as folder:
         async with system.fresh(Path(folder)) as group:
-            await _closed_loop(group, max(200, count // 4), in_flight)  # Java compiles as it runs
+            await _closed_loop(group, warm_up, 64)
             servers, own = cpu_s(group.pids), time.process_time()
             figures = await _closed_loop(group, count, in_flight)
             figures["server_cpu_us_per_msg"] = (cpu_s(group.pids) - servers) / count * 1e6
@@ -190,7 +193,8 @@ async def run(system: System, only: str, repetitions: int, scale: float, results
     results.keep("load", round(os.getloadavg()[0], 1))
     for name, count, in_flight in (("A", 2_000, 1), ("B", 20_000, 64)):
         if name in only:
-            runs = [await _sends(system, int(count * scale), in_flight) for _ in range(repetitions)]
+            warm_up = max(200, int(WARM_UP * scale))
+            runs = [await _sends(system, int(count * scale), in_flight, warm_up) for _ in range(repetitions)]
             results.keep(name, _median_of(runs))
     if "C" in only:
         for size in (1024, 100):
@@ -200,4 +204,4 @@ async def run(system: System, only: str, repetitions: int, scale: float, results
     if "D" in only:
         results.keep("D", {"msgs_s": await _read_back(system, int(100_000 * scale))})
     if "E" in only:
-        results.keep("E_ms", [round(await _failover(system)) for _ in range(repetitions)])
+        results.keep("E_ms", [round(await _failover(system)) for _ in range(KILLS)])

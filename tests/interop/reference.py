@@ -90,6 +90,7 @@ class ReferenceCluster:
         self.name_server = f"{HOST}:{name_server_port}"
         (conf / "namesrv.conf").write_text(f"listenPort={name_server_port}\nkvConfigPath={folder}/kv.json\n")
         self.nodes: Sequence[Node] = []
+        self.slaves: Sequence[Node] = []
         try:
             self._start("namesrv", NAME_SERVER_MAIN, conf / "namesrv.conf", heap_mib=128)
             brokers = replicas + slaves
@@ -97,8 +98,7 @@ class ReferenceCluster:
             self._ports = [base + 2 + PORTS_PER_BROKER * i for i in range(brokers)]
             self._peer_ports = [base + PORTS_PER_BROKER * brokers + i for i in range(replicas)]
             self.nodes = [self._start_broker(i) for i in range(replicas)]
-            for i in range(replicas, brokers):
-                self._start_broker(i)
+            self.slaves = [self._start_broker(i) for i in range(replicas, brokers)]
             everyone = self._all_registered
             wait_until(everyone, READY_LIMIT_S, "the reference group registered")
         except BaseException:

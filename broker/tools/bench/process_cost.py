@@ -9,12 +9,18 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 def cpu_s(pids: Iterable[int]) -> float:
     """User and system time that the processes have used so far, all together, in seconds."""
-    ticks = 0
+    return sum(user_and_system_s(pids))
+
+
+def user_and_system_s(pids: Iterable[int]) -> tuple[float, float]:
+    """The two apart."""
+    user = system = 0
     for pid in pids:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
         fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold blanks and parentheses
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / _TICKS_PER_S
+        user += int(fields[11])
+        system += int(fields[12])
+    return user / _TICKS_PER_S, system / _TICKS_PER_S
 
 
 def resident_mib(pid: int) -> float:
