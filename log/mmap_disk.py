@@ -41,7 +41,7 @@ _MADV_COLD = 20
 _MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 _ALONE_BYTES_MAX = 256 * 1024
-"""The most bytes that are prepared without reading ahead: the steps in which a ConsumeQueue grows."""
+"""The most bytes that are prepared without reading ahead where a file begins: the first step of a ConsumeQueue."""
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _NO_BYTES = memoryview(b"")
 _NO_RENAME = NO_SPACE | {errno.EXDEV, errno.EBUSY}
@@ -113,12 +113,13 @@ class MmapFile:
         if touch:
             # Without this call the writer takes the page faults itself, and is right all the same.
             # What lies behind in a new file is a hole: to read it ahead fills the page cache with megabytes of zeros
-            # for each queue that begins. Long runs are better read ahead, in larger pages.
-            is_short = end - begin <= _ALONE_BYTES_MAX
-            if is_short:
+            # for each queue that begins. Long runs are better read ahead, in larger pages. Later steps of a file have
+            # no such advice: with it brokers took a tenth more CPU a message, in the system's page faults.
+            begins_a_queue = begin == 0 and end <= _ALONE_BYTES_MAX
+            if begins_a_queue:
                 self._advise(begin, end, _MADV_RANDOM)
             self._advise(begin, end, _MADV_POPULATE_WRITE)
-            if is_short:
+            if begins_a_queue:
                 self._advise(begin, end, _MADV_NORMAL)
             self._locker.lock(self, begin, end)
 
