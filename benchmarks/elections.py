@@ -1,6 +1,6 @@
 """How long a group is without a leader after its leader's death: thousands of elections of the state machine itself.
 
-    python -m benchmarks.elections [--elections 10000] [--seed 1] [--json FILE]
+    python -m benchmarks.elections [--elections 12500] [--seed 1] [--heartbeat-ms 200] [--json FILE]
 
 Runs the nodes of raft/ in a world made of draws: what a message, a flush of term and vote and a piece of work take,
 when the end of a connection is noticed, how fast a node's clock runs, and for how long it stands still. Again and again
@@ -59,10 +59,13 @@ class World:
     """The share of elections in which nothing gets from one survivor to another one for up to a second."""
     heir_dies: float = 0.0
     """In groups of five: the share of elections in which a follower dies with the leader."""
+    silent: bool = False
+    """Connections do not end with a node, as where its machine loses its power: nobody hears of its death."""
 
 
 WORLDS: Final = (
     World("quiet", (0.1, 1), (1, 10), (0.2, 2), (0.3, 3)),
+    World("silent", (0.1, 1), (1, 10), (0.2, 2), (0.3, 3), silent=True),
     World("loaded", (2, 60), (10, 250), (2, 60), (10, 200), pauses_per_s=0.3, pause=(30, 240)),
     World("far apart", (40, 120), (1, 10), (0.2, 2), (40, 120), clock_skew=0.001),
     World(
@@ -97,7 +100,7 @@ class _Node(Host):
 class _Group(Cluster):
     """A group in one world. `now` is the clock of the node whose turn it is, `time` that of nobody."""
 
-    def __init__(self, kind: World, size: int, random: Random) -> None:
+    def __init__(self, kind: World, size: int, random: Random, config: RaftConfig) -> None:
         self.kind = kind
         self.time = 0
         self._draws = random
@@ -117,7 +120,7 @@ class _Group(Cluster):
         self.unseated = 0
         """Leaders that stepped down although they lived and nobody had killed one."""
         self.first_commit: int | None = None
-        super().__init__(nodes, config=RaftConfig(), seed=random.randrange(1 << 30))
+        super().__init__(nodes, config=config, seed=random.randrange(1 << 30))
         self.observers.append(self._look)
         self.invariants = Invariants(self)
         for node in nodes:
@@ -256,16 +259,23 @@ class _Group(Cluster):
             self._lives[node] += 1
             self._inboxes[node] = deque()
             self._ticks.pop(node, None)
-        for node in nodes:
-            for peer in self.hosts.values():
-                if peer.raft is not None:
-                    # The end of a connection comes behind all that was sent on it.
-                    sent = self._arrivals.get((node, peer.node), 0)
-                    noticed = max(self.time + self.draw(self.kind.notice), sent)
-                    self.at(noticed, self._notice(peer.node, node, gone=True))
+        if not self.kind.silent:
+            for node in nodes:
+                self._end_connections(node, lambda: self.draw(self.kind.notice))
+
+    def _end_connections(self, node: str, notice: Callable[[], int]) -> None:
+        """Has its peers hear, each after so long, that their connections with a node are gone."""
+        for peer in self.hosts.values():
+            if peer.raft is not None and peer.node != node:
+                # The end of a connection comes behind all that was sent on it.
+                sent = self._arrivals.get((node, peer.node), 0)
+                self.at(max(self.time + notice(), sent), self._notice(peer.node, node, gone=True))
 
     def start(self, nodes: Sequence[str]) -> None:
         for node in nodes:
+            if self.kind.silent:
+                # Its machine is there again, and knows nothing of them.
+                self._end_connections(node, lambda: 0)
             self.now = self.clock(node)
             self._busy[node] = self.time
             self.hosts[node].start()
@@ -324,12 +334,14 @@ class _Group(Cluster):
         return any(self.is_followed(host) for host in self.leaders())
 
 
-def _elections(kind: World, size: int, random: Random, wanted: int) -> tuple[list[int], int, float]:
+def _elections(
+    kind: World, size: int, random: Random, wanted: int, config: RaftConfig
+) -> tuple[list[int], int, float]:
     """The times of so many elections in ns; how many leaders were unseated without need, and in how many seconds."""
     times: list[int] = []
     unseated, seconds = 0, 0.0
     while len(times) < wanted:
-        group = _Group(kind, size, random)
+        group = _Group(kind, size, random, config)
         assert group.run(group.serves, group.time + _LIMIT), "no first leader"
         for _ in range(min(_KILLS_PER_GROUP, wanted - len(times))):
             began, before = group.time, group.unseated
@@ -363,10 +375,12 @@ def _percentile(values: list[int], share: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--elections", type=int, default=10_000)
+    parser.add_argument("--elections", type=int, default=12_500)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--heartbeat-ms", type=int, default=200, help="as raft.heartbeat_ms of the settings")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    config = RaftConfig(heartbeat_interval_ns=arguments.heartbeat_ms * MILLISECOND)
     cases = [(world, size) for world in WORLDS for size in (3, 5)]
     rows = []
     print("| world | nodes | elections | median | p90 | p99 | p99.9 | longest | unseated per hour |")
@@ -374,7 +388,7 @@ def main() -> None:
     for world, size in cases:
         random = Random(f"{arguments.seed} {world.name} {size}")
         count = -(-arguments.elections // len(cases))
-        times, unseated, seconds = _elections(world, size, random, count)
+        times, unseated, seconds = _elections(world, size, random, count, config)
         figures = [round(_percentile(times, share), 1) for share in _PERCENTILES]
         per_hour = round(unseated * 3600 / seconds)
         print(

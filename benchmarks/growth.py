@@ -21,7 +21,6 @@ import argparse
 import functools
 import itertools
 import json
-import math
 import os
 import resource
 import socket
@@ -45,16 +44,16 @@ from broker.remoting.command import encode_head, request
 from broker.tools.bench.process_cost import resident_without_mappings_mib
 from broker.tools.cluster.layout import LocalClusterOptions
 from broker.tools.cluster.local import LocalCluster
+from log.checkpoint import NOTES
 
 RESULTS: Final = Path(__file__).parent / "results" / "growth.json"
 TOPIC: Final = "Busy"
 IDLE_TOPIC: Final = "Idle"
 MESSAGES: Final = 3_000
 ROUNDS: Final = 4
-IDLE_S: Final = 10.0
-SETTLE_S: Final = 5.0
-SETTLE_STEPS: Final = 12
-"""What follows growth is over when a step takes hardly less CPU than the one before, or after so many steps."""
+IDLE_S: Final = 30.0
+"""Brokers register so often: each of them does so once while nobody sends."""
+LOOK_AGAIN_S: Final = 1.0
 CHUNK: Final = 20_000
 LATER_MS: Final = 12 * 3600 * 1000
 SIZES: Final[dict[str, tuple[int, ...]]] = {
@@ -123,8 +122,7 @@ class Bench:
         """Measure at the present size."""
         brokers = [node.child.pid for node in self._cluster.nodes.values() if node.child is not None]
         everyone = [child.pid for child in self._cluster.children()]
-        await self._cluster.wait_caught_up()
-        await self._settle(everyone)
+        await self._settle()
         idle = cpu_ns(everyone)
         await trio.sleep(IDLE_S)  # the length of the measurement, not a wait for something
         idle = cpu_ns(everyone) - idle
@@ -145,21 +143,29 @@ class Bench:
             "load": round(os.getloadavg()[0], 1),
         }
 
-    async def _settle(self, pids: list[int]) -> None:
-        """Wait until what follows growth is done: flushes and checkpoints of thousands of new files, for instance."""
-        before = math.inf
-        for _ in range(SETTLE_STEPS):
-            begin = cpu_ns(pids)
-            await trio.sleep(SETTLE_S)
-            used = cpu_ns(pids) - begin
-            if used > 0.8 * before:
-                return
-            before = used
+    async def _settle(self) -> None:
+        """Wait until each broker has noted on its disk all that it has dispatched.
+
+        A checkpoint flushes the files that are new since the last one, and with thousands of queues that takes a minute
+        or more where others use the disk: for so long its node is not idle.
+        """
+        upto = await self._cluster.wait_caught_up()
+        for node in self._cluster.nodes.values():
+            # A process on its own writes the file.
+            while _noted_index(Path(node.settings.storage.path)) < upto[node.group]:  # noqa: ASYNC110
+                await trio.sleep(LOOK_AGAIN_S)
 
     def close(self) -> None:
         """Close the connections."""
         for connection in self._sockets:
             connection.close()
+
+
+def _noted_index(store: Path) -> int:
+    """The entry up to which the store's last checkpoint has noted its queues and index files; -1 without one."""
+    # Those that are still being written have a suffix.
+    notes = [path.read_bytes() for path in store.glob(f"{NOTES}*") if not path.suffix]
+    return max((int(json.loads(one.partition(b"\n")[0])["dispatchedIndex"]) for one in notes), default=-1)
 
 
 def cpu_ns(pids: Iterable[int]) -> int:
