@@ -11,6 +11,7 @@ import trio
 from hypothesis import HealthCheck, settings
 
 from tests.evidence import log_ends
+from tests.hunts import TURNS, OneTurn
 
 # How long an example takes says how busy the machine is. What Hypothesis sets by itself, as in CI, holds beside it.
 settings.register_profile(
@@ -26,6 +27,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the scenarios cause into their files instead of comparing it",
     )
+    parser.addoption(
+        "--turn",
+        type=int,
+        metavar="N",
+        help=f"of the tests marked hunt only those of turn N; {TURNS} turns that follow each other run all",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.turn is not None:
+        config.pluginmanager.register(OneTurn(config.option.turn))
 
 
 ROOMS_TOGETHER = (

@@ -12,7 +12,7 @@ commits, and has no recovering member left.
 
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from raft import (
     AddLearner,
@@ -466,7 +466,7 @@ _WEIGHTS: dict[Callable[[Walk], object], int] = {
 _WEIGHTED = [step for step, weight in _WEIGHTS.items() for _ in range(weight)]
 
 
-def violations(seeds: range) -> Iterator[tuple[int, Exception, list[str]]]:
+def violations(seeds: Iterable[int]) -> Iterator[tuple[int, Exception, list[str]]]:
     """Yields each seed whose walk finds something, what that is, and the steps that led there."""
     for seed in seeds:
         walk = Walk(seed)

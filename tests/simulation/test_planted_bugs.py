@@ -87,6 +87,7 @@ def test_a_planted_mistake_is_found(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hunt
 @pytest.mark.parametrize("name", AIMED)
 def test_a_mistake_of_a_rare_situation_is_found_where_that_is_made(name: str) -> None:
     result = hunt_aimed(name, _first(_ROWS[name].aimed))

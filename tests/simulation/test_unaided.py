@@ -61,6 +61,7 @@ def test_it_still_fits_the_code(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hunt
 @pytest.mark.parametrize("name", [name for name, row in _ROWS.items() if row.seed is not None])
 def test_a_dense_seed_finds_it(name: str) -> None:
     row, bug = _ROWS[name], UNAIDED[name]
