@@ -115,6 +115,7 @@ def encode_entries(
     `sizes` are those of the records, `positions` where the entries begin; `shared` must fit. Raises RecordError if
     properties are too long for the format.
     """
+    # A range is copied into the log in one piece, so that none goes over the end of a data file.
     files = positions // file_bytes
     bounds = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(files)]
     return [
@@ -171,7 +172,7 @@ def _encode_run(
     heads["position"] = positions
     heads["body"] = heads["total"] = sizes
     heads["crc"] = list(map(crc32, items.bodies))
-    heads["crc"] &= POSITIVE_INT
+    heads["crc"] &= POSITIVE_INT  # Java's int has a sign, and RocketMQ clears it (`UtilAll.crc32`)
     heads["flag"] = items.flags
     heads["offset"] = np.arange(first_offset, first_offset + count)
     heads["physical"] = positions + HEADER_BYTES
@@ -179,6 +180,7 @@ def _encode_run(
     # Behind the body stand the topic, whose length takes one byte, and the properties' length, which takes two.
     topic = bytes((len(shared.topic),)) + shared.topic
     between = {length: topic + length.to_bytes(2, "big") for length in set(property_lengths)}
+    # Head, body, what is between, properties; and so on for each message: one join copies all that only once.
     parts: list[bytes] = [b""] * (4 * count)
     places = positions - int(positions[0])
     begins = np.arange(0, count * _HEAD.itemsize, _HEAD.itemsize)
@@ -189,6 +191,7 @@ def _encode_run(
     data = bytearray().join(parts)
     end = len(data)
     assert end == int(places[-1] + whole[-1]), "the records are where they say"
+    # The entry's checksum covers its record, which had to be whole for that.
     found = checksums(data, places + HEADER_BYTES, places + whole)
     scatter(data, places + _CHECKSUM_AT, np.array(found, ">u4"))
     units = np.empty(count, UNIT_TYPE)

@@ -186,8 +186,8 @@ class Dispatcher:
 
         They are taken in passes of `StoreOptions.dispatch_entries`.
 
-        Raises DiskError, QueueOrderError; repeat the call from the same `first_index` then. Raises DamagedLogError for
-        an entry that is none.
+        Raises DiskError, QueueOrderError; repeat the call from the same `first_index` then. Raises DamagedLogError
+        where no entry begins at the place of one.
         """
         internal: list[tuple[int, memoryview]] = []
         index = first_index
@@ -228,6 +228,7 @@ class Dispatcher:
         Long runs of one kind are taken as columns, everything else is walked.
         """
         stopped = False
+        # With C: it takes what is plain, and a few entries are walked where it ended, before it is asked again.
         while self._plain_messages is not None and index <= to_index and not stopped:
             count = self._plain(index, to_index, now_ms) if to_index - index >= _PLAIN_FROM - 1 else 0
             index += max(count, 0)
@@ -235,6 +236,7 @@ class Dispatcher:
             if index <= to_index and not stopped:
                 last = to_index if count < 0 else min(to_index, index + _WALKED_BETWEEN - 1)
                 index, stopped = self._walk(index, last, now_ms, internal, stop_at_internal)
+        # Without: runs of one kind are found by numpy for the rest of the pass at once, and walked if they are short.
         while index <= to_index and not stopped:
             if to_index - index < RUN_FROM - 1:
                 index, stopped = self._walk(index, to_index, now_ms, internal, stop_at_internal)
@@ -247,6 +249,8 @@ class Dispatcher:
             for last, run in runs_of(self._log, index, to_index):
                 if run is None:
                     self._walked = range(index, last + 1)
+                # A run is of one queue and one shape; its first messages are of one kind, and what is behind these may
+                # be of another one.
                 while run is not None and len(run.sizes) >= RUN_FROM and (count := self._run(run, now_ms)):
                     index += count
                     run = run.behind(count)
@@ -268,6 +272,7 @@ class Dispatcher:
         if found is None:
             return 0
         count, groups, raw_keys = found
+        # All is judged before anything is added: what is walked instead must find the queues as they were.
         runs = []
         for raw_topic, queue_id, first_offset, units in groups:
             topic = self._topics[raw_topic]

@@ -8,7 +8,7 @@ for the owner (`log.damage_met`) and raised, so that nobody gets bytes that nobo
 from collections.abc import Iterator
 
 from log.entry_log import EntryLog, Run
-from log.entry_scrub import problem_of_entry
+from log.entry_scrub import NO_HEADER, problem_of_entry
 from log.errors import DamagedEntryError, DamagedLogError, OutOfRangeError
 from log.layout import HEADER, HEADER_BYTES
 from log.unit_repair import damaged_entry
@@ -78,7 +78,7 @@ def record_at(log: EntryLog, physical_offset: int, size: int | None = None) -> m
     except OutOfRangeError:
         position = physical_offset - HEADER_BYTES
         if log.first_position <= position < log.checked_position and index_of(log, position) is not None:
-            raise _damage(log, position, "its header is none") from None
+            raise _damage(log, position, NO_HEADER) from None
         raise
     if physical_offset < log.checked_position and check_record(log, physical_offset) != len(record):
         log.damage.doubt_units()

@@ -349,6 +349,8 @@ class _Scan:
             size = min(len(packed), start + self.units.file_bytes - byte)
             at = byte - start
             old = mapped.read(at, at + size)
+            # Units that are right in memory may not be so on the disk: after a flush that failed their pages count as
+            # clean. Stored again they are flushed again.
             if old != packed[:size]:
                 mapped.prepare(at, at + size, touch=False)
                 mapped.buffer[at : at + size] = packed[:size]

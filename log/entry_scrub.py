@@ -13,7 +13,7 @@ from zlib import crc32
 from log.disk import MappedFile
 from log.layout import END_MAGIC, END_MARKER, ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES, UNIT
 
-NO_HEADER = "its header is none"
+NO_HEADER = "its header is malformed"
 
 
 def problem_of_entry(buffer: memoryview, at: int, position: int) -> str | int:

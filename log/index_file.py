@@ -237,6 +237,7 @@ class IndexFile:
         for entry_hash, offset, time in zip(hashes.tolist(), offsets.tolist(), times.tolist(), strict=True):
             slot_at = HEADER_BYTES + _SLOT.size * (entry_hash % slots)
             (previous,) = _SLOT.unpack_from(buffer, slot_at)
+            # As in RocketMQ's putKey: a slot that leads to no older entry begins a chain. A crash may leave it ahead.
             if not 0 < previous < number:
                 previous = 0
                 self.used_slots += 1
@@ -255,6 +256,7 @@ class IndexFile:
     ) -> None:
         number = len(hashes)
         numbers = np.arange(self.count, self.count + number, dtype=np.int32)
+        # What `_put_each` does one by one. For a few the calls of numpy cost more than that loop.
         table = self._table(buffer)
         slots = hashes % self._slots
         previous = table[slots].astype(np.int32)

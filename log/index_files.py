@@ -72,6 +72,7 @@ class IndexFiles:
         been called. Raises DiskFullError, DiskError: nothing is forgotten, the next call tries again.
         """
         begin = 0
+        # A dispatch that failed comes again, and one after a start repeats what a checkpoint had.
         while begin < len(keys) and offsets[begin] <= self.end_offset:
             begin += 1
         if begin < len(keys):
@@ -132,6 +133,7 @@ class IndexFiles:
             if self._tail is None:
                 self._tail = self.map(file)
             end = min(file.room, len(hashes))
+            # After each file what is left is noted: the next file may find no space, and no key may be put twice.
             file.put(self._tail, hashes[:end], offsets[:end], times[:end])
             hashes, offsets, times = hashes[end:], offsets[end:], times[end:]
             self._hashed = [(hashes, offsets, times)] if len(hashes) else []
@@ -218,6 +220,8 @@ class IndexFiles:
             file = IndexFile(note.name, self._options)
             sensible = file.load_header(note.header)
             if not sensible or not self._is_sound(file, note, clean_stop=clean_stop):
+                # Offsets ascend from file to file: sound ones behind this one would have to be filled before it is. So
+                # they go, too, and what comes again of the files before it is passed over (`put`).
                 rebuild_from = file.begin_offset if sensible and self._files else 0
                 break
             self._files.append(file)

@@ -133,6 +133,7 @@ class IndexScrubber:
         rebuilt, self._rebuilt = self._rebuilt, None
         if rebuilt is None or self._files.named(rebuilt.file.name) is not rebuilt.file:
             return
+        # Otherwise what was filled anew must be what the file's header and checksum say, or it helps nobody.
         is_shorter = is_whole and rebuilt.is_of_what_is_left(first_position)
         if is_shorter:
             self._files.replace(rebuilt.file, rebuilt.copy)

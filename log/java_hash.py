@@ -57,6 +57,7 @@ def java_hash_utf8_many(keys: Sequence[bytes]) -> NDArray[np.int32]:
             by_length.setdefault(len(key), []).append(number)
         else:
             hashes[number] = java_hash_utf8(key)
+    # A hash is the sum of characters times powers of 31, modulo 2**32: for keys of one length a product with a table.
     for length, numbers in by_length.items():
         if not length:
             hashes[numbers] = 0

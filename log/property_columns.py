@@ -63,6 +63,8 @@ def property_columns(properties: Sequence[bytes]) -> PropertyColumns | None:
     fixed = np.ones(len(first), np.bool_)
     for columns in values.values():
         fixed[columns] = False
+    # Names and separators must be the same in all. A value may differ, but must not bring a separator of its own, which
+    # would end it early: then the places found in the first message are not those of the others.
     changing = rows[:, np.flatnonzero(differing)]
     if (differing & fixed).any() or (changing <= _LARGEST_SEPARATOR).any():
         return None

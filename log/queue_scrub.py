@@ -68,6 +68,8 @@ class _Compared:
             return False
         found = queue.unit(offset)
         wanted = (physical_offset, size, tags_code)
+        # In the order of the log, an offset that does not grow begins another life of the queue: its topic was deleted
+        # and made again.
         if physical_offset > self._last[1]:
             if self._first is None or offset <= self._last[0]:
                 self._first = offset, wanted

@@ -25,10 +25,10 @@ topic and properties)."""
 
 
 def walk_records(log: EntryLog, first: int, last: int) -> Iterator[WalkedRecord]:
-    """Yields the records of entries `first`..`last`, without those that are none.
+    """Yields the records of entries `first`..`last`; an entry whose bytes are not a valid record is left out.
 
-    The checks of entries cover the bytes, not their sense: what is no record has no topic to go on with. Every replica
-    leaves out the same ones. Raises DamagedLogError for an entry that is none.
+    The checksum of an entry covers its bytes, not their sense: bytes that are not a record name no topic to go on with.
+    Every replica leaves out the same ones. Raises DamagedLogError where no entry begins at the place of one.
     """
     unpack = _HEADS.unpack_from
     last_at = log.file_bytes - _HEADS_BYTES

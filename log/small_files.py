@@ -47,6 +47,7 @@ def read_values(disk: Disk, path: str, names: tuple[str, ...]) -> dict[str, str]
     for line in body.decode("ascii").splitlines():
         name, _, value = line.partition("=")
         values[name] = value
+    # The checksum vouches for what was written, which may be another program's, or another release's.
     for name in names:
         if name not in values:
             raise DamagedStateError(path, 0, f"it lacks {name}")

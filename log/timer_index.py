@@ -59,10 +59,11 @@ class Step(NamedTuple):
 
 
 Steps = tuple[Step, ...]
-"""All deliveries that still say something: limits ascend, times descend.
+"""The deliveries that no later one covers: from step to step `limit` grows, and (due time, offset) falls.
 
-There is one step as long as each delivery goes further in time than the one before. A clock that was set back, or the
-slower clock of a new leader, begins another; it is one again when that clock gets to where the first had been.
+A delivery that reaches further in time than the one before covers it, and one step is left. One that reaches less far,
+because a clock was set back or a new leader's is behind, covers more units but not their late ones: both steps stay,
+until a delivery gets to the time of the first.
 """
 
 
@@ -203,12 +204,14 @@ class TimerIndex:
         while len(self._runs) >= RUNS_MERGED:
             last = self._runs[-RUNS_MERGED:]
             level = self._level(last[0])
+            # Only neighbours of one level: larger ones would be written again for the sake of a few units.
             if level == _LARGEST or any(self._level(run) != level for run in last):
                 return
             dues = np.concatenate([run.dues for run in last])
             offsets = np.concatenate([run.offsets for run in last])
             pending = ~_are_done(steps, dues, offsets)
             merged = [self._make_run(dues[pending], offsets[pending])] if pending.any() else []
+            # The merged run is whole by now: if the disk was full, all eight are still here.
             for run in last:
                 self._disk.remove(run.name)
             self._runs[-RUNS_MERGED:] = merged
@@ -260,6 +263,7 @@ class TimerIndex:
         for run in self._runs:
             known = bool(steps) and run.last_offset < steps[-1].limit
             begin = run.after(steps[-1]) if known else 0
+            # One step that knew all units of a run cuts it in two. Of several the first may have reached further.
             if known and len(steps) == 1:
                 count += len(run) - begin
             else:
@@ -281,7 +285,7 @@ class TimerIndex:
         if queue is None:
             return floor
         floor = max(floor, queue.min_offset)
-        end = floor + CATCH_UP_UNITS
+        end = floor + CATCH_UP_UNITS  # millions may be done behind one that waits for days
         while floor < end:
             for offset, dues in _dues(queue, floor, floor + self.run_units):
                 offsets = np.arange(offset, offset + len(dues), dtype=np.int64)
