@@ -191,17 +191,22 @@ class Leader:
     def _check_votes_without(self, node: str, configuration: Configuration, now: int) -> None:
         """Raises VotersRecovering if the group without `node` could elect nobody for now; see recovery.py.
 
-        A voter that is recovering itself, or is not heard any more, may always leave. That too few of the others are
+        A voter that is recovering itself, or is not heard any more, leaves with no vote that counts, so that it may go
+        as long as the others can commit without those who said last that they recover. That too few of the others are
         heard is alone no reason: whoever asks for the change knows whom nobody can reach.
         """
+        voters = configuration.voters
+        others = [self.peers[voter] for voter in voters if voter != self._state.node_id]
         peer = self.peers.get(node)
         if peer is not None and (peer.recovering or not self._is_heard(peer, now)):
-            return
-        others = [self.peers[voter] for voter in configuration.voters if voter != self._state.node_id]
-        recovering = tuple(peer.node for peer in others if peer.recovering)
-        lost = sum(peer.recovering or not self._is_heard(peer, now) for peer in others)
-        if recovering and 2 * (len(configuration.voters) - lost) <= len(configuration.voters):
-            raise VotersRecovering(node, recovering)
+            # Of two voters each is needed in any case, and neither withholds what it has (`Recovery.withholds`).
+            recovering = [peer.node for peer in others if peer.said_recovering] if len(voters) > 2 else []
+            lost = len(recovering)
+        else:
+            recovering = [peer.node for peer in others if peer.recovering]
+            lost = sum(peer.recovering or not self._is_heard(peer, now) for peer in others)
+        if recovering and 2 * (len(voters) - lost) <= len(voters):
+            raise VotersRecovering(node, tuple(recovering))
 
     def _is_heard(self, peer: Progress, now: int) -> bool:
         """True when the peer has answered within the shortest election timeout."""
@@ -448,7 +453,7 @@ class Leader:
                 self._confirm_reads()
         # A peer that recovers may have lost what an older acknowledgement promised (recovery.py).
         if response.round >= peer.trusted_round:
-            peer.recovering = response.recovering
+            peer.recovering = peer.said_recovering = response.recovering
         elif response.success:
             return
         if not response.success:
@@ -630,6 +635,7 @@ class Leader:
         peer = self.peers.get(node)
         if peer is not None:
             peer.forget()
+            peer.said_recovering = True
             peer.trusted_round = self._round + 1
             self._round_due = True
 

@@ -48,6 +48,8 @@ class Progress:
     trusted_round: int = 0
     # The peer may lack what it had promised, and so might not vote; True until an acknowledgement denies it.
     recovering: bool = True
+    # What it said last of that; that its connection was lost since changes nothing.
+    said_recovering: bool = True
     # The end of our log at some time, (index, time): until the peer holds that, it is behind since then.
     mark: tuple[int, int] = field(init=False)
     # That it is slow was told, and it has not caught up with the mark since.

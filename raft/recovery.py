@@ -50,7 +50,9 @@ configuration before it holds, too.
 promises: to give no other in its term, and to acknowledge nothing in a term before it. So the node, N, first finds out
 whether its group is new. It says nothing until
 
-- a majority of the group, itself included, is as empty as itself, within one round of asking: this is a new group. Or
+- a majority of the group, itself included, is as empty as itself, within one round of asking, and nobody has named a
+  committed change of its members: this is a new group. Who has been removed since, and has an empty disk, would else be
+  taken for one of that majority. Or
 - more than half of the voters, itself not counted, have told it their term: it is an old one. N enters the greatest
   term told, and follows. Or
 - some of the voters that it was given have been removed, and the rest has told it so. Who does not recover names with
@@ -95,8 +97,9 @@ it enters a greater term, as a node that has never had one.
 **Members.** A learner that has lost its votes, as one with an empty disk has to assume, is not promoted before its mode
 is over (`LearnerRecovering`): as a voter it would raise the majority that elections need and vote in none, and two of
 them among four voters would leave nobody who could end their mode. For the same reason a voter that votes is not
-removed while too few of those that stay do (`VotersRecovering`). A learner that has lost nothing may be promoted at any
-time: where more than half of the voters vote, more than half do with it.
+removed while too few of those that stay do (`VotersRecovering`); nor one that nobody hears, as it may come back. A
+learner that has lost nothing may be promoted at any time: where more than half of the voters vote, more than half do
+with it.
 
 **What is claimed.** No committed entry is lost and no term has two leaders as long as at most a minority of the voters
 is recovering, empty or never started at one time, and none of them loses its disk again before its mode is over. The
@@ -260,9 +263,13 @@ class Recovery:
 
     @property
     def group_is_new(self) -> bool:
-        """True if a majority of the voters is as empty as this node."""
-        voters = self._state.configurations.current.voters
-        return self.is_mute and _are_most((*self._empty, self._state.node_id), voters)
+        """True if a majority of the voters is as empty as this node, and nobody knows of a change of members."""
+        if not self.is_mute:
+            return False
+        given = self._state.configurations
+        if any(named and named[0][0] > given.current_index for named in self._named.values()):
+            return False
+        return _are_most((*self._empty, self._state.node_id), given.current.voters)
 
     def term_learned(self) -> int | None:
         """Returns the term to enter when the group turns out to have one; None while too few have told theirs."""

@@ -10,6 +10,9 @@ the node has recovered.
 An address in the settings that the operator has changed since the last start has the last word: so a machine that has
 moved is found again.
 
+A node that has promised nothing, and asks the others whether the group is new (raft/recovery.py, An empty disk), takes
+the members of its settings each time: its list may lack those who came while it waited.
+
 A node that joins a running group starts from a configuration without itself: the nodes that its file names besides it.
 It is no member until an operator adds it. Until the members know its address from the log, they answer it where its
 hello says (`met`): so do they a member whose addition they have not seen yet, and one that was removed and has to hear
@@ -62,10 +65,13 @@ class MembersFile:
         """The content of the file, if this process wrote it; else empty."""
         self._first = Configuration(tuple(sorted(node for node in addresses if node != newcomer)))
 
-    def load(self, last_index: int, committed_index: int) -> list[tuple[int, Configuration]]:
+    def load(
+        self, last_index: int, committed_index: int, *, blank: str | None = None
+    ) -> list[tuple[int, Configuration]]:
         """Returns the configurations of a log that ends at `last_index`, as `raft.core.Raft` takes them.
 
-        What is known to be committed may reach beyond that end. Finds out the `lost_voters`, too.
+        What is known to be committed may reach beyond that end. `blank` is the id of this node if it has neither a term
+        nor a log. Finds out the `lost_voters`, too.
 
         Raises `ImpossibleSettingError` for a store of another lineage, `log.errors.DamagedStateError`, DiskError.
         """
@@ -83,6 +89,9 @@ class MembersFile:
             (index, Configuration(tuple(voters), tuple(learners)))
             for index, voters, learners in state["configurations"]
         ]
+        if self._newcomer is None and blank in known[-1][1].voters:
+            self.lost_voters = self._first.voters
+            return [(-1, self._first)]
         # What was committed earlier a majority of the last committed configuration has, or of a later one.
         # During a mode those beyond the log's end are enough: what was committed since it began has a majority without
         # this node, or voters that have lost nothing.

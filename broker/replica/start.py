@@ -57,7 +57,9 @@ def start_from_disk(node_id: str, found: OnDisk) -> ReplicaStart:
     # The judgement comes before anything is cut: it notes durably what is lost, and so survives a crash in the middle.
     hard_state = store.hard_state.read()
     committed = max(recovery.noted_committed_index, store.snapshot.applied_index)
-    voters = {*membership.load(store.log.last_index, committed)[-1][1].voters, *membership.lost_voters}
+    blank = node_id if hard_state is None and store.log.last_index < 0 else None
+    loaded = membership.load(store.log.last_index, committed, blank=blank)
+    voters = {*loaded[-1][1].voters, *membership.lost_voters}
     loss, reason = found.recovering.judge(
         recovery,
         has_term=hard_state is not None and not hard_state.founding,
@@ -87,7 +89,7 @@ def start_from_disk(node_id: str, found: OnDisk) -> ReplicaStart:
     # Raft may begin with any index that was committed: the greatest that is known, as far as the log still reaches. A
     # leader of less than its state reflects could not send a snapshot, nor without one commit anything with that peer.
     first_index, last_index = store.log.first_index, store.log.last_index
-    configurations = membership.load(last_index, committed)
+    configurations = membership.load(last_index, committed, blank=blank)
     committed = max(recovery.committed_index, metadata_index, store.dispatched_index, first_index - 1)
     return ReplicaStart(
         hard_state or StoredHardState(),

@@ -273,6 +273,8 @@ def _news_of_the_leader(seen: Seen) -> object:
 def _entries(seen: Seen) -> object:
     replica, leader = seen.replica, seen.leader
     assert leader is not None, "its help is there"
+    if _is_mute(seen):
+        return None
     if replica.applied_index >= leader.raft.commit_index or seen.lacks_room or replica.store.log.damaged:
         return None
     # That its log grows is no sign that it moves: the entry to be dispatched next may be damaged.

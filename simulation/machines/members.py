@@ -116,6 +116,26 @@ class Members:
         self.configure(host)
         self._wiped(host)
 
+    def tell_new_disks(self) -> list[BrokerHost]:
+        """Starts the nodes again that ask their group with a list which lacks a present voter, and returns them.
+
+        They would wait for ever (docs/operations.md, After the loss of a disk).
+        """
+        told = []
+        for host in self.in_service():
+            recovery = None if host.process is None else host.process.node.replica.raft.recovery
+            if (
+                recovery is None
+                or not recovery.is_mute
+                or {*self.committed_voters} <= {*host.settings.raft.peers}
+            ):
+                continue
+            host.kill()
+            self.configure(host)
+            host.start()
+            told.append(host)
+        return told
+
     def retire(self, host: BrokerHost) -> None:
         """Takes a machine away whose node is out of the group."""
         assert host.name not in self.committed, "it is a member"

@@ -35,6 +35,8 @@ async def operate(context: Context, runtime: Runtime, writer: TraceWriter) -> No
             await runtime.sleep(math.inf)  # nobody will ask
         while True:
             await runtime.sleep(0.2)
+            for host in context.members.tell_new_disks():
+                context.journal.note("operator", f"starts {host.name} again, with the present members")
             try:
                 if context.wishes.transfers:
                     context.wishes.transfers -= 1

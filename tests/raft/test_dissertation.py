@@ -183,6 +183,37 @@ class TestMembership:
         assert not any(peer.recovering for peer in leader.up.peers.values() if peer.node == "b")
         leader.up.propose_configuration(RemoveMember("e"), cluster.now)
 
+    def test_4_2_2_a_silent_voter_stays_while_those_left_cannot_commit_without_new_disks(self) -> None:
+        """Four voters commit with three of them. If two withhold what they have, only the silent one helps.
+
+        Seed 9860303 of the simulator: a leader that was cut off noted the removal, was elected again by its longer log,
+        and could never commit it, though all nodes were whole and connected.
+        """
+        cluster = Cluster("abcde")
+        leader = cluster.elect("a")
+        cluster.run_for(SECOND)
+        for name in "de":
+            cluster.crash(name)
+            cluster[name].lose_disk()
+            cluster.restart(name)
+            cluster.tick(cluster[name])
+        peers = leader.up.peers
+        while not (peers["d"].last_contact == peers["e"].last_contact == cluster.now):
+            cluster.deliver(cluster.packets[0])
+        assert peers["d"].recovering
+        assert peers["e"].recovering
+        cluster.partition("a", "bcde")
+        cluster.now += CONFIG.election_timeout_min_ns + 1
+        assert leader.up.role is Role.LEADER
+        with pytest.raises(VotersRecovering) as refused:
+            leader.up.propose_configuration(RemoveMember("b"), cluster.now)
+        assert refused.value.recovering == ("d", "e")
+        assert not leader.up.take_effects()
+        cluster.partition("abcde")
+        cluster.settle()
+        cluster.run_for(SECOND)
+        leader.up.propose_configuration(RemoveMember("b"), cluster.now)
+
     def test_4_2_2_the_recovering_voter_itself_may_leave(self) -> None:
         cluster = Cluster(["a", "b", "c"])
         leader = cluster.elect("a")

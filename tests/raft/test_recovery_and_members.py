@@ -214,6 +214,18 @@ def test_a_new_disk_enters_a_term_by_the_word_of_those_who_are_left(
     assert raft.term == (3 if is_enough else 0)
 
 
+@pytest.mark.parametrize(("committed", "is_new"), [(5, False), (-1, True)])
+def test_the_empty_disk_of_who_was_removed_makes_no_group_new(committed: int, is_new: bool) -> None:
+    """Seed 9860431 of the simulator: b was removed while a asked, and came back empty; with a that is most of three."""
+    raft = recovering_node(Loss.ALL, [], term=0, voters="abc")
+    raft.tick(0)
+    nonce = asked(raft.take_effects())["b"].nonce
+    voters = ((committed, tuple("acd" if committed == 5 else "abc")),)
+    step(raft, RecoveryResponse("c", "a", 3, nonce, True, voters=voters))
+    step(raft, RecoveryResponse("b", "a", 0, nonce, False))
+    assert (raft.recovering is None) is is_new
+
+
 def test_whoever_recovers_names_no_voters() -> None:
     raft = recovering_node(Loss.ENTRIES, [1], term=1)
     [answer] = sent(step(raft, RecoveryRequest("c", "a", 0, 5)))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from broker.peers.protocol import Frame, RaftFrame
 from broker.replica.inner_limits import InnerLimits
+from broker.replica.members_file import MembersFile
 from broker.replica.recovering_file import RecoveringFile, RunFacts
 from raft import Role
 from raft.messages import AppendRequest
 from raft.recovery_loss import Loss
+from simulation.machines.simulated_disk import SimulatedDisk
 from tests.broker.group_changes import add, change, done, promote
 from tests.broker.harness import Group
 from tests.broker.replica.test_recovering_file import damage_an_entry, sent
@@ -154,3 +158,28 @@ def test_whoever_was_removed_need_not_agree_right_behind_that(group: Group, rema
     power_fails(group, [first, *before])
     assert all(gone not in group.node(node).replica.raft.lost_voters for node in (first, *before))
     group.run_until(lambda: any(group.node(node).replica.serving for node in (first, *before)))
+
+
+def test_a_node_without_a_term_takes_the_members_of_its_settings_each_time() -> None:
+    disk = SimulatedDisk(Random(1))
+    before = {"n0": "a:1", "n1": "a:2", "n2": "a:3"}
+    membership = MembersFile(disk, before)
+    membership.save(membership.load(-1, -1, blank="n1"))
+    now = MembersFile(disk, before | {"n3": "a:4"})
+    [(index, configuration)] = now.load(-1, -1, blank="n1")
+    assert (index, configuration.voters) == (-1, ("n0", "n1", "n2", "n3"))
+    assert now.lost_voters == configuration.voters
+    [(_, kept)] = MembersFile(disk, before | {"n3": "a:4"}).load(-1, -1)
+    assert kept.voters == ("n0", "n1", "n2"), (
+        "it has a term, in which it may have promised something to these"
+    )
+
+
+def test_a_node_that_joins_stays_none_of_the_first_members() -> None:
+    """Its settings say no more that it joins, and it has heard of nobody yet."""
+    disk = SimulatedDisk(Random(1))
+    addresses = {"n0": "a:1", "n1": "a:2"}
+    joining = MembersFile(disk, addresses, newcomer="n1")
+    joining.save(joining.load(-1, -1, blank="n1"))
+    [(_, configuration)] = MembersFile(disk, addresses).load(-1, -1, blank="n1")
+    assert configuration.voters == ("n0",)
