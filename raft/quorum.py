@@ -63,7 +63,7 @@ class VoteTally:
         return not is_unanimous and self._count(lambda vote: vote is not False) < self._needed
 
     def _count(self, counts: Callable[[bool | None], bool]) -> int:
-        """The number of voters that may be of a majority, and whose votes so far are such."""
+        """Counts the unmarked voters for whose vote (None: not yet given) `counts` is true."""
         return sum(
             counts(vote)
             for voter, vote in self._votes.items()

@@ -191,7 +191,7 @@ def _matcher(patterns: Sequence[str], file: str, key: str) -> addresses.Matcher:
 
 
 def _in_words(error: msgspec.ValidationError, found: dict[str, object]) -> str:
-    """msgspec's message, with the account named where it counts it."""
+    """Returns msgspec's message, which says `accounts[2]`, with the access key of that account in its place."""
     reason, _, path = str(error).partition(" - at `$")
     place = path.removesuffix("`").lstrip(".")
     if not place:

@@ -126,7 +126,7 @@ def _check_needs(account: Account, command: RemotingCommand, wanted: list[Need])
     if need.subject is Subject.BROKER:
         raise RefusedError(
             Reason.NO_PERMISSION,
-            f"{request_words(command.code)} needs an administrator, and {account.access_key!r} is none",
+            f"{request_words(command.code)} needs an administrator, and {account.access_key!r} is not one",
         )
     raise RefusedError(
         Reason.NO_PERMISSION,

@@ -22,7 +22,7 @@ FRAME_SIGNATURE: Final = "TrivetSignature"
 def frame_signature(secret_key: str, nonce: bytes, command: RemotingCommand) -> str:
     """Returns base64 of the HMAC-SHA-256 over the nonce, the header and the body of a request.
 
-    Raises `HeaderFieldError` where the fields of a request that came are none.
+    Raises `HeaderFieldError` for a received request whose fields are malformed.
     """
     fields = command.fields
     signed = [item for item in sorted(fields.items()) if item[0] != FRAME_SIGNATURE]

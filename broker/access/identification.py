@@ -115,7 +115,7 @@ def check_frame(
     if greeting is None:
         raise RefusedError(
             Reason.BAD_SIGNATURE,
-            "the request is signed for a connection that was greeted, and this one was not",
+            "the signature covers a connection's greeting, but this connection was not greeted",
         )
     expected = frame_signature(secret_key, greeting.nonce, command)
     found = command.fields.get(FRAME_SIGNATURE, "")

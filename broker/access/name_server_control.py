@@ -66,8 +66,8 @@ class NameServerControl:
         """Returns what the client of a request that may be made sees, or raises `RefusedError`; notes that the
         connection has proved something.
 
-        A request that no name server knows may be made: the response says so. Raises `HeaderFieldError` for one whose
-        fields are none.
+        A request that no name server knows may be made: the response says so. Raises `HeaderFieldError` for malformed
+        fields.
         """
         need = NAME_SERVER_NEEDS.get(command.code)
         if need is None or (need is Need.ROUTE and self._open_routes):
@@ -116,7 +116,7 @@ def _check_need(need: Need, account: Account, command: RemotingCommand) -> None:
         raise _no_broker(command)
     raise RefusedError(
         Reason.NO_PERMISSION,
-        f"{request_words(command.code)} needs an administrator, and {account.access_key!r} is none",
+        f"{request_words(command.code)} needs an administrator, and {account.access_key!r} is not one",
     )
 
 

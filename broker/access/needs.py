@@ -53,15 +53,16 @@ def is_judged(code: int) -> bool:
 
 
 def needs(command: RemotingCommand) -> list[Need]:
-    """Returns what a request needs; nothing where the table does not know it, as no processor does then. Raises
-    `RemotingError` if it is unreadable.
+    """Returns what a request needs. Nothing for a code that the table lacks: no processor handles such a request.
+
+    Raises `RemotingError` for a request whose fields cannot be read.
     """
     find = _FINDERS.get(command.code)
     return [] if find is None else find(command)
 
 
 def using(topic: str) -> list[Need]:
-    """Returns what it needs to know of a topic at all."""
+    """Returns what a request needs that asks whether a topic exists, or for anything about it."""
     return _topic(topic, Permission.ANY)
 
 
@@ -71,7 +72,7 @@ def reading(topic: str) -> list[Need]:
 
 
 def consuming(group: str) -> list[Need]:
-    """Returns what it needs to consume as a consumer group, or to know of it."""
+    """Returns what a request needs that consumes as a consumer group, or asks for anything about it."""
     return _group(group)
 
 

@@ -212,11 +212,11 @@ _STORAGE_LABELS: Final = ("local", "disk")
 
 
 class CountedNode(Protocol):
-    """What a node counts, but for its replica."""
+    """A node, as far as its metrics need it; its replica tells of itself (`ReplicaReport`)."""
 
     @property
     def settings(self) -> LiveSettings:
-        """What it is told."""
+        """Its settings of now."""
 
     @property
     def time(self) -> Time:
@@ -224,11 +224,11 @@ class CountedNode(Protocol):
 
     @property
     def stats(self) -> Stats:
-        """What it has done."""
+        """Its counters of requests and messages."""
 
     @property
     def events(self) -> Events:
-        """What whoever is on call was told of."""
+        """Its counters of events, such as connections that it refused."""
 
     @property
     def registry(self) -> ClientRegistry[Connection]:

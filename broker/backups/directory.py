@@ -351,7 +351,7 @@ def _entries_of(
             data = file.read(min(_READ_BYTES, end - at))
             whole = _whole_entries(data)
             if not whole and len(data) >= HEADER_BYTES:
-                # One large entry; bytes that are none are refused by the check.
+                # One large entry; malformed bytes are refused by the check.
                 size = HEADER.unpack_from(data)[1]
                 file.seek(at)
                 data = file.read(max(HEADER_BYTES, min(size, end - at)))
@@ -362,7 +362,7 @@ def _entries_of(
 
 
 def _whole_entries(data: bytes) -> int:
-    """Returns the bytes of the entries at the beginning of `data` that are whole; all bytes behind one that is none."""
+    """Returns the bytes of the entries at the beginning of `data` that are whole; all bytes from a malformed one on."""
     at = 0
     while at + HEADER_BYTES <= len(data):
         size = HEADER.unpack_from(data, at)[1]

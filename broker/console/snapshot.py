@@ -25,7 +25,7 @@ PATIENCE_S = 1.5
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A node, registered or only known to its leader. What it has not told is None."""
+    """A node, registered or only known to its leader. Fields that it has not told are None."""
 
     node: str
     address: str
@@ -70,7 +70,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All groups at one moment. ``failure`` says why there are none, "" if it is so."""
+    """All groups at one moment. ``failure`` says why no groups can be shown; empty if they can."""
 
     at_ms: int
     groups: tuple[GroupView, ...]

@@ -98,7 +98,7 @@ class HeartbeatsProcessor:
         self._to_be_told: deque[Connection] = deque()
         """Members of a changed consumer group that are still to be told so, by `_notice`."""
         self._notice = b""
-        """What they are sent: those of one consumer group at a time."""
+        """The encoded request that all in `_to_be_told` are sent; they are of one consumer group at a time."""
         self._again: dict[str, int] = {}
         """Consumer groups that are new -> when their members are told again (monotonic ns), earliest first."""
         self._next_expiry = time.add_deadline(self._close_silent)
@@ -123,7 +123,9 @@ class HeartbeatsProcessor:
     # ------------------------------------------------------------------ requests
 
     def heartbeat(self, connection: Connection, command: RemotingCommand) -> Iterator[None] | None:
-        """Registers the client's groups here and with the leader, which creates what they need."""
+        """Registers the client in its groups, of producers and consumers, here and with the leader, which creates what
+        they need.
+        """
         # Register it here, whatever this node's role: a new leader is told by the nodes of the clients.
         data = decode_request(command.body, HeartbeatData)
         self._check(connection, data)
@@ -134,7 +136,7 @@ class HeartbeatsProcessor:
         changed = self._registry.heartbeat(client, data, self._time.now_ns)
         self._plan_expiry()
 
-        # Its groups may need settings and a retry topic, which only the leader creates.
+        # Its consumer groups may need settings and a retry topic, which only the leader creates.
         state = self._state
         missing = missing_for_consumers(
             state.metadata,
@@ -230,7 +232,7 @@ class HeartbeatsProcessor:
                 )
 
     def unregister(self, connection: Connection, command: RemotingCommand) -> None:
-        """Takes the client of the connection out of the groups, here and at the leader."""
+        """Takes the client of the connection out of its producer or consumer group, here and at the leader."""
         header = command.decode_fields(UnregisterClientHeader)
         changed = self._registry.unregister(connection, header.producer_group, header.consumer_group)
         self._plan_expiry()

@@ -203,7 +203,9 @@ class DelayService:
             del self._unsettled[level]
 
     def _settle_when_idle(self) -> None:
-        """Says of the levels' last batches that they are done; the next batch of each would have said so."""
+        """When no further batch of a level follows soon, commits that its last one is done; otherwise the next batch
+        says so.
+        """
         now_ns = self._time.now_ns
         delays = self._leadership.metadata.delays
         open_levels = [level for level, progress in delays.items() if progress.count and level in self._next]

@@ -37,7 +37,7 @@ DeliveredProperties = Callable[[bytes], bytes]
 
 
 def number(value: bytes) -> int | None:
-    """The number that a property says; None for text that is none."""
+    """Returns the number that a property says; None for text that is not a number."""
     digits = value.removeprefix(b"-")
     return int(value) if digits.isdigit() and len(digits) <= _DIGITS_MAX else None
 

@@ -230,7 +230,9 @@ class TimerService:
             self._unsettled = False
 
     def _settle_when_idle(self) -> None:
-        """Says of the last batch that it is done, so that retention knows; the next batch would have said so."""
+        """When no further batch follows soon, commits that the last one is done, so that retention knows; otherwise the
+        next batch says so.
+        """
         now_ns = self._time.now_ns
         if self._leadership.metadata.timers.batch is None:
             return

@@ -272,7 +272,9 @@ class Survey:
             self.dead += self.found.pop(key).messages
 
     def is_dead(self, index: int, topic: str, queue_id: int) -> bool:
-        """Tells whether no queue has a message: it is of one that is gone, or left out, or its offset was taken."""
+        """Tells whether a message of the log is in no queue any more: its topic is deleted or left out, its queue has
+        begun anew since, or its offset belongs to another message.
+        """
         if index in self.repeated:
             return True
         if topic in self.left_out or topic in self.lost_topics:
@@ -294,7 +296,7 @@ class Survey:
 
     @property
     def has_dead(self) -> bool:
-        """Tells whether any message is."""
+        """Tells whether there is any message for which `is_dead` holds."""
         return self.dead > 0 or bool(self.repeated)
 
     def ends(self) -> dict[QueueKey, int]:

@@ -58,7 +58,7 @@ class Broker(Protocol):
         """Returns what it has now."""
 
     async def read_all(self, wanted: Sequence[tuple[QueueKey, int, int]]) -> list[list[PulledRecord]]:
-        """Returns for each (queue, offset, count) messages of that queue from the offset on, none if there is none."""
+        """Returns a list for each (queue, offset, count): up to `count` messages of the queue, from the offset on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class LookedAt:
         return {key: end for key, (_, end) in self._queues.items()}
 
     def unit(self, topic: str, queue_id: int, offset: int) -> None:
-        """There is nothing to compare: each message was asked for by its number, and says that it has it."""
+        """Returns None: there is no ConsumeQueue to compare. Each message was pulled by its offset, and names it."""
 
 
 class TakingOver:

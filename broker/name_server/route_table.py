@@ -186,7 +186,9 @@ class RouteTable:
         are_all: bool,
         read_only: bool,
     ) -> Generator[None, None, None]:
-        """Enters the topics of a broker, in steps, as long as it is `live`; others than these go if they `are_all`."""
+        """Enters the topics of a broker in steps, while `live` is the broker's current registration. With `are_all`
+        topics that are not listed are removed.
+        """
         name = live.broker_name
         own = self._topics_of.setdefault(name, {})
         if is_changed and are_all:
@@ -215,8 +217,8 @@ class RouteTable:
     def counts_with(
         self, address: str, name: str, topics: Mapping[str, TopicConfig]
     ) -> Generator[None, None, tuple[int, int]]:
-        """Counts the addresses and the topics of brokers that there would be after a registration; 0 topics are told
-        where none is added. Those that are to be forgotten count until then. In steps.
+        """Returns how many addresses and how many (topic, broker) routes there would be after a registration, counted
+        in steps; 0 routes if it would add none. Routes that are yet to be forgotten count.
         """
         addresses = len(self._live) + (address not in self._live)
         added = 0
@@ -227,7 +229,7 @@ class RouteTable:
         return addresses, added and added + self._route_count
 
     def routes_with(self, topic: str, names: Iterable[str]) -> int:
-        """Counts the topics of brokers that there would be after `add_topic`; 0 where none is added."""
+        """Returns how many (topic, broker) routes there would be after `add_topic`; 0 if it would add none."""
         present = self._queues.get(topic, {})
         added = sum(name in self._brokers and name not in present for name in names)
         return added and added + self._route_count

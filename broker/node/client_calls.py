@@ -30,6 +30,12 @@ Done = Callable[[RemotingCommand | None], None]
 """Takes the client's response, or None if it was gone or gave none in time."""
 
 
+_NUMBER_BITS: Final = 24
+_NUMBER_MAX: Final = (1 << _NUMBER_BITS) - 1
+_NODE_NUMBER_MAX: Final = (1 << 31 - _NUMBER_BITS) - 1
+"""An opaque is a Java int that is not negative: 24 bits count a node's calls, and the 7 before them are its number."""
+
+
 class _Call(NamedTuple):
     """A request to a client, which has time until `deadline_ns`; `asker` is the one that waits for it."""
 
@@ -88,7 +94,7 @@ class ClientCalls:
     def __init__(self, node_number: int, time: Time) -> None:
         self._time = time
         self._deadline = time.add_deadline(self._end_overdue)
-        self._opaque_base = (node_number & 0x7F) << 24
+        self._opaque_base = (node_number & _NODE_NUMBER_MAX) << _NUMBER_BITS
         self._last_number = 0
         # All calls live equally long: the first one is the next to expire.
         self._waiting: _Table[_Call] = _Table()
@@ -110,7 +116,7 @@ class ClientCalls:
 
         Raises `OverloadedError` when too much waits for clients that do not answer.
         """
-        self._last_number = (self._last_number + 1) & 0xFF_FFFF
+        self._last_number = (self._last_number + 1) & _NUMBER_MAX
         opaque = self._opaque_base | self._last_number
         question = encode(request(code, header, body, opaque=opaque))
         self._budget.take(connection, asker)

@@ -51,14 +51,14 @@ class ConsumerGroup(Generic[ConnectionType]):
         return client_id in self._connections
 
     def add(self, client: RegisteredClient[ConnectionType]) -> RegisteredClient[ConnectionType] | None:
-        """Takes the client in as the newest; returns who was here through its connection."""
+        """Takes the client in as the newest one; returns the client that its connection stood for before, if any."""
         before = self.remove(client.connection) if client.connection in self.clients else None
         self.clients[client.connection] = client
         self._connections[client.client_id] = self._connections.get(client.client_id, 0) + 1
         return before
 
     def remove(self, connection: ConnectionType) -> RegisteredClient[ConnectionType]:
-        """Takes out who is here through the connection."""
+        """Takes out the client of a connection, and returns it. The connection's subscriptions stay noted."""
         client = self.clients.pop(connection)
         assert self._connections[client.client_id] > 0, "a client here has a connection"
         self._connections[client.client_id] -= 1
@@ -67,7 +67,7 @@ class ConsumerGroup(Generic[ConnectionType]):
         return client
 
     def left(self, connection: ConnectionType) -> RegisteredClient[ConnectionType]:
-        """Takes out who was here through the connection and is no more, with what it subscribed to."""
+        """Takes out the client of a connection, and forgets which subscriptions that connection told."""
         self._wanted.pop(connection, None)
         return self.remove(connection)
 

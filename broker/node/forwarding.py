@@ -534,8 +534,9 @@ class Forwarding:
         return state is not State.FORWARDED
 
     def _carry_out(self, client: _Client, request: WaitingRequest, event: RequestEvent | None = None) -> None:
-        """Does what the state asks for in which a request has come to its end as one that waits for this leader; by
-        `event`, if that was just now.
+        """Ends a request's wait for this leader: answers it, refuses it, asks again or drops it, as its state says.
+
+        `event` is what ended it; None if it had ended earlier.
         """
         opaque, state, now_ns = request.command.opaque, request.state, self._time.now_ns
         assert client.waiting[opaque] is request, "an opaque waits once"

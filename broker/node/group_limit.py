@@ -22,8 +22,7 @@ class GroupLimit:
         """The number of claims by consumer group; only consumer groups that are not known yet are here."""
 
     def claim(self, groups: Iterable[str]) -> Callable[[], None]:
-        """Takes room for those of the consumer groups that are not known; to be given back by calling what is returned,
-        once.
+        """Takes room for those of the consumer groups that are not known; calling what is returned, once, frees it.
 
         Raises `TooManyError`, with nothing taken.
         """
@@ -40,10 +39,10 @@ class GroupLimit:
         for name in new:
             under_way[name] = under_way.get(name, 0) + 1
 
-        def give_back() -> None:
+        def free() -> None:
             for name in new:
                 under_way[name] -= 1
                 if not under_way[name]:
                     del under_way[name]
 
-        return give_back
+        return free

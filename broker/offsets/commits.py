@@ -114,7 +114,7 @@ class OffsetCommits:
         self._staged_new = self._under_way_new = 0
         """The numbers of staged offsets, and of those under way, that are a consumer group's first in a queue."""
         self._staged_claims: list[Callable[[], None]] = []
-        """For staged offsets of consumer groups that are not known otherwise: give back the room that they take."""
+        """For staged offsets of consumer groups that are not known otherwise: frees the room that they take."""
         self._waiting: list[_Waiter] = []
         self.dropped = 0
         """The number of reports that this node did not take, or staged and could not write, as a leader."""

@@ -36,7 +36,7 @@ _MEMBERS_TOLD_AT_ONCE: Final = 500
 
 @dataclass(eq=False)
 class ResetsProcessor:
-    """Request 222; sends 220."""
+    """INVOKE_BROKER_TO_RESET_OFFSET 222, which sends members RESET_CONSUMER_CLIENT_OFFSET 220."""
 
     _state: State
     _requests: Requests
@@ -66,7 +66,7 @@ class ResetsProcessor:
         self._check_group(header)
         group = self._registry.consumer_group(header.group)
         queue_ids = _queues_to_reset(header, config)
-        # Where each queue is to go; the response and the 220 to members say the same.
+        # Where each queue is to go; the response says the same as the request to members.
         targets: dict[int, int] = {}
 
         parts = [
@@ -186,7 +186,7 @@ class ResetsProcessor:
 
 
 def _order(header: ResetOffsetHeader, body: bytes) -> bytes:
-    """The head of the 220 that members get, which share the body."""
+    """Returns the encoded head of the RESET_CONSUMER_CLIENT_OFFSET request that members get; they share the body."""
     order = request(
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
         ResetOffsetHeader(header.topic, header.group, header.timestamp, header.is_force),
@@ -196,7 +196,10 @@ def _order(header: ResetOffsetHeader, body: bytes) -> bytes:
 
 
 def _follows_pulls(group: ConsumerGroup[Connection], client: RegisteredClient[Connection]) -> bool:
-    """Tells whether a member does for a response 21 all that it would do for a 220."""
+    """Tells whether a member goes to its new offset by the answer to its next pull (PULL_OFFSET_MOVED) alone.
+
+    It needs no RESET_CONSUMER_CLIENT_OFFSET request then.
+    """
     return (
         group.message_model is not MessageModel.BROADCASTING
         and client.language == LanguageCode.JAVA

@@ -323,7 +323,7 @@ async def _progress(
     The topics are those that its members subscribe to, those in which it has offsets at any broker group (`read`),
     and that of its retries.
     """
-    # Without names a broker tells of those topics only in which the group has offsets there.
+    # Without names a broker tells of those topics only in which the consumer group has offsets there.
     wanted = ";".join(sorted({*read, RETRY_PREFIX + group}))
     fields = {"consumerGroup": group, "topicList": wanted}
     response = await groups.read(broker, RequestCode.GET_CONSUME_STATS, fields)

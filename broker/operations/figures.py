@@ -37,8 +37,12 @@ class NodeFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Counts at one moment: messages ever stored, by topic and broker group; those that consumer groups have passed,
-    likewise, and have yet to. Broker groups that are ``missing`` did not answer."""
+    """Counts at one moment.
+
+    ``stored`` are the messages ever stored, by (topic, broker group); ``passed`` those that a consumer group is past,
+    by (consumer group, broker group); ``lag`` those that it is yet to consume, by consumer group. The broker groups in
+    ``missing`` did not answer.
+    """
 
     at_ns: int
     nodes: tuple[NodeFigures, ...]

@@ -326,7 +326,7 @@ async def _consumptions(groups: Groups, consumers: list[str], message: StoredMes
 
 
 def _leaves_out(subscription: SubscriptionData, message: StoredMessage) -> bool:
-    """Tell whether a subscription is for other tags; whom an SQL condition lets by nobody knows here."""
+    """Tell whether a subscription is for other tags only. False for an SQL condition, which only brokers evaluate."""
     if (subscription.expression_type or "TAG") != "TAG":
         return False
     tags = {tag.strip() for tag in (subscription.sub_string or "*").split("||")}

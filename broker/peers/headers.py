@@ -151,7 +151,7 @@ encode_header: Final = msgspec.msgpack.Encoder().encode
 """Returns the bytes of a header."""
 
 decode_header: Final[Callable[[bytes], Header]] = msgspec.msgpack.Decoder(reduce(or_, _HEADERS)).decode
-"""Returns the header that these bytes are. Raises ValueError if they are none, or if a field is out of its range."""
+"""Returns the header that these bytes are. Raises ValueError for malformed bytes, or a field out of its range."""
 
 
 PIECE_HEADER: Final = encode_header((15,))

@@ -119,7 +119,8 @@ class PullProcessor:
             self._follower_answers_or_forwards(connection, command, header)
             return
 
-        # Check. A broker that may not be read creates no group, and a link without room is not filled by the read.
+        # Check. A broker that may not be read creates no consumer group, and a link without room is not filled by the
+        # read.
         self._checks.check_broker()
         metadata, group, topic = self._leadership.metadata, header.consumer_group, header.topic
         if group not in metadata.groups and self._creations.create_group(

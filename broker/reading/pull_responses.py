@@ -128,7 +128,7 @@ class PullResponses:
         """Returns the broker id to ask next: a follower's while what is read lies far behind the log's end, else 0.
 
         So a long backlog is read from a disk that no producer waits for. The reader stays with its follower until it
-        has caught up, and is spread over the followers by its position, unless its group names one
+        has caught up, and is spread over the followers by its position, unless its consumer group names one
         (whichBrokerWhenConsumeSlowly; its default, 1, is taken for any) or, with 0, stays with the leader. A reader
         that is not far behind (`is_near`) reads from the leader, or in the same way from whom the consumer group's
         brokerId names.

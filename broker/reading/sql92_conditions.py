@@ -128,6 +128,7 @@ class Compiler:
         return _limited(_joined(tuple(truth(node) for node in nodes), False))
 
     def equal(self, left: Part, right: Part) -> Part:
+        """Raises SqlError for a comparison with NULL, or of constants of two kinds."""
         for node in (left, right):
             if node.is_constant and node.value is None:
                 raise SqlError(left.at, "NULL cannot be compared; IS NULL asks for it")
@@ -148,6 +149,7 @@ class Compiler:
         return _negated(self.is_null(node))
 
     def ordered(self, left: Part, order: Token, right: Part) -> Part:
+        """Raises SqlError for texts and truth values, which have no order here."""
         for node in (left, right):
             if node.is_truth or (node.is_constant and isinstance(node.value, str)):
                 raise SqlError(node.at, f"only numbers and properties can be compared by {order.text}")
@@ -165,6 +167,7 @@ class Compiler:
         return _limited(Part(evaluate, max(left.depth, right.depth) + 1, left.at, is_truth=True))
 
     def between(self, node: Part, low: Part, high: Part) -> Part:
+        """Raises SqlError for bounds in the wrong order, and as `ordered`."""
         parts = (
             self.ordered(node, Token("ORDER", ">=", node.at), low),
             self.ordered(node, Token("ORDER", "<=", node.at), high),
@@ -181,6 +184,7 @@ class Compiler:
         return _joined(parts, True)
 
     def among(self, node: Part, *texts: Token) -> Part:
+        """Raises SqlError unless a property stands before IN."""
         if not node.property:
             raise SqlError(texts[0].at, "IN needs a property before it")
         inner, wanted = node.evaluate, frozenset(_unquoted(text) for text in texts)
@@ -227,12 +231,14 @@ class Compiler:
         return _constant(_unquoted(token), token.at)
 
     def integer(self, token: Token) -> Part:
+        """Raises SqlError for a number beyond 64 bits."""
         digits = token.text.rstrip("lL")
         if len(digits) > 19 or int(digits) >= 1 << 63:
             raise SqlError(token.at, f"{token.text[:40]} is beyond 64 bits")
         return _constant(int(digits) if int(digits) < 1 << 31 else Long(digits), token.at)
 
     def fraction(self, token: Token) -> Part:
+        """Raises SqlError for a number beyond the largest double."""
         value = float(token.text)
         if value == float("inf"):
             raise SqlError(token.at, f"{token.text[:40]} is beyond the largest number")

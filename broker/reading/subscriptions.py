@@ -75,7 +75,7 @@ def parse_filter(expression_type: str | None, expression: str, *, sql_filters: b
     """
     if not is_by_sql(expression_type, sql_filters=sql_filters):
         return parse_tag_filter(expression)
-    # Here, as few groups filter so: it takes a turn 5 ms once, and every start otherwise.
+    # Here, as few consumer groups filter so: it takes a turn 5 ms once, and every start otherwise.
     from broker.reading.sql92 import compile_sql
     from broker.reading.sql92_words import SqlError
 

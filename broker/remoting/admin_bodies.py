@@ -140,7 +140,7 @@ class _QueueOffsets(msgspec.Struct, rename="camel"):
 
 
 class Connection(msgspec.Struct, rename="camel"):
-    """One client of a group; ``client_address`` is ip:port."""
+    """One connection of a client in a producer or consumer group; ``client_address`` is ip:port."""
 
     client_address: str = msgspec.field(name="clientAddr")
     client_id: str

@@ -380,7 +380,7 @@ def _encode_head(
 
 
 def _fields_of(header: Header) -> dict[str, str]:
-    """extFields as a dict of strings from any form of them; raises HeaderFieldError when they are none."""
+    """Returns extFields, in whatever form they are, as a dict of strings. Raises HeaderFieldError if malformed."""
     if header is None:
         return {}
     if isinstance(header, msgspec.Raw):

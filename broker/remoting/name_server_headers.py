@@ -15,10 +15,10 @@ class GetRouteHeader(msgspec.Struct, rename="camel"):
 
 
 class RegisterBrokerHeader(msgspec.Struct, rename="camel"):
-    """REGISTER_BROKER 103; a ``body_crc`` of 0 is not checked, the heartbeat timeout is 5.x.
+    """REGISTER_BROKER 103. A ``body_crc`` of 0 is not checked; ``heartbeat_timeout_ms`` is sent by 5.x only.
 
-    ``all_topics`` is Trivet's own: the body names every topic that the broker has, so that those it lacks are gone. Of
-    brokers of RocketMQ, which register single topics, too, nothing is known to be gone.
+    ``all_topics`` is Trivet's own: the body lists every topic of the broker, so that topics which it does not list are
+    removed. Brokers of RocketMQ also register single topics: a topic that these do not list is kept.
     """
 
     broker_name: str

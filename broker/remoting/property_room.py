@@ -1,6 +1,6 @@
 """Room in a message's properties for what brokers and consumers add to them later.
 
-A record holds 32,767 bytes of properties. A message that was taken with so many could be read, but not given back: a
+A record holds 32,767 bytes of properties. A message that was taken with so many could be read, but not sent back: a
 retry has to say where it comes from (RETRY_TOPIC) and where it goes when its delay is over (REAL_TOPIC, REAL_QID), and
 its consumer would try for ever. So a producer's own properties may have 31 KiB, and what is added fits into the rest,
 however long the names of topics and consumer groups are:

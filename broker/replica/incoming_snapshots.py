@@ -48,15 +48,16 @@ class IncomingSnapshots:
         self.written: ReadSnapshot | None = None
         """The snapshot that is whole, and on the disk, while the message that brought it is taken."""
         self.broken: tuple[str, BrokenPeerError] | None = None
-        """The sender of a snapshot that was read in later turns, and what is wrong with it: he hears of it with his
-        next message."""
+        """The sender of a snapshot that was read in later turns, and what is wrong with it: its next message is refused
+        for that."""
         self._being_read: tuple[str, int, Callable[[], None]] | None = None
         """The sender of the snapshot that is being read, its term, and what gives it up."""
 
     def begin(self, frame: RaftFrame, message: SnapshotRequest) -> bool:
-        """Reads a snapshot, in this turn and those that follow, has it written, and has its message taken then.
+        """Reads a snapshot in this turn and those that follow, and has it written; then its message is taken
+        (`arrived`).
 
-        Returns whether a turn is wanted. Raises `BrokenPeerError` for one that was read at once, and is none.
+        Returns True if another turn is wanted. Raises `BrokenPeerError` if it was read at once and is malformed.
         """
         if self._upkeep.writes_snapshot:
             return False  # one is on its way to the disk, and is not called back; as if lost, this one comes again
@@ -86,7 +87,7 @@ class IncomingSnapshots:
         try:
             state = yield from state_read(memoryview(frame.body), self._rows_at_once)
             queues = yield from self._empty_queues(state.queue_ends)
-        except Exception as error:  # whatever its parts raise for bytes that are none of this state
+        except Exception as error:  # whatever its parts raise for malformed bytes
             return BrokenPeerError(f"a snapshot that cannot be read: {type(error).__name__}: {error}")
         snapshot = Snapshot(frame.applied_index, memoryview(frame.body))
         return ReadSnapshot(frame, state, self._store.incoming(first_index, queues, snapshot))

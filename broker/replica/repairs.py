@@ -100,7 +100,7 @@ class Repairs:
         self._flushing: RepairFlush | None = None
         """The job that is out."""
         self._in_flush: list[tuple[FlushJob, str, int]] = []
-        """What `_flushing` makes durable; empty while none is out."""
+        """The elements of `_put_back` that `_flushing` makes durable; empty while it is not out."""
         self.found = 0
         """Damaged things found since the start; of entries each one counts."""
         self.repaired = 0

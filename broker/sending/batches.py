@@ -100,14 +100,13 @@ class Batches:
         messages: BatchColumns,
         unique_keys: list[str],
     ) -> Iterator[None]:
-        """Checks the items of a body, and makes the messages of them as they are stored, and the unique keys of all.
+        """Checks the items of a body, and adds them to `messages` as they are to be stored.
 
-        Of the keys each element has those of a part, joined by commas.
+        `unique_keys` gets one text per stored part: its messages' keys, joined by commas.
 
-        Raises `RequestError` for records that would be too long together or have too many keys, as
-        `check_properties`, and `RecordError` for a body that is no batch.
-
-        Every message is stored with the envelope's properties, so that a short request could ask for gigabytes.
+        Every message is stored with the envelope's properties, so that a short request could ask for gigabytes. Raises
+        `RequestError` for records that would be too long together or have too many keys, as `check_properties`, and
+        `RecordError` for a body that is not a batch.
         """
         shared = terminated((header.properties or "").encode())
         beside = SMALLEST_RECORD_BYTES + len(header.topic) + len(shared) + self._added.bytes

@@ -194,7 +194,7 @@ class RepeatedSends:
     def _look_up(self, decision: "_Decision") -> Iterator[None]:
         """Looks for the message, and answers the attempt or appends it; a batch is looked through in steps.
 
-        Raises `RequestError` for a batch with a message that has no key, and for one that is none.
+        Raises `RequestError` for a malformed batch, and for one with a message that has no key.
         """
         connection, command = decision.connection, decision.command
         log, applied_index = self._leadership.store.log, self._leadership.applied_index

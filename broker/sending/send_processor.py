@@ -185,7 +185,7 @@ class SendProcessor:
         """Half, delayed and timed messages are hidden in topics of the broker's until they may be seen.
 
         A half message cannot be delivered later, so its delay and time do not count. Of a delay level and a time the
-        level wins. Raises `RequestError` for values that are none, and `OverloadedError` where too many
+        level wins. Raises `RequestError` for malformed values, and `OverloadedError` where too many
         transactions are open.
         """
         broker = self._settings.current.broker

@@ -107,7 +107,7 @@ def check_name_server(settings: NameServerSettings) -> None:
     if settings.metrics:
         _, metrics_port = _check_address("metrics", settings.metrics, port_zero=True)
         if metrics_port and settings.metrics == settings.listen:
-            raise ImpossibleSettingError("metrics", f"{settings.listen} is already listen")
+            raise ImpossibleSettingError("metrics", f"{settings.listen} is the address of listen already")
     _check_tls(settings.tls, "tls_")
     _check_acl(settings.acl, settings.tls, "acl_", "tls_")
     _check_secret("registration_secret", settings.registration_secret)

@@ -379,7 +379,7 @@ class NameServerSettings(SettingsTable, frozen=True):
     acl_allow_plaintext: bool = False
     """Take accounts over plain connections, too, as a broker's ``[acl] allow_plaintext``."""
     acl_routes: Literal["anyone", "accounts"] = "anyone"
-    """Who may ask for the route of a topic; all else needs an account."""
+    """The clients that may ask for the route of a topic; every other request needs an account."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least important event that is logged."""
     warnings: tuple[str, ...] = ()

@@ -37,7 +37,7 @@ def check_sink_columns(schema: StructType, topic: str | None) -> None:
         kinds = SINK_COLUMNS.get(column.name)
         if kinds is None:
             known = ", ".join(SINK_COLUMNS)
-            raise OptionError(f"column {column.name} is none that the sink takes; those are {known}")
+            raise OptionError(f"column {column.name} is not one that the sink takes, which are {known}")
         if column.dataType.simpleString() not in kinds:
             raise OptionError(
                 f"column {column.name} is {column.dataType.simpleString()}: {' or '.join(kinds)} is wanted"

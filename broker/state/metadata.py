@@ -340,7 +340,7 @@ class Metadata:
     def read(cls, data: bytes | memoryview, rows_at_once: int) -> Read["Metadata"]:
         """Reads the state that `written` wrote.
 
-        Raises `UnknownCommandError` when a newer version wrote it, and other errors for bytes that are none.
+        Raises `UnknownCommandError` when a newer version wrote it, and other errors for malformed bytes.
         """
         fields = read_cbor_map(data)
         version = fields.pop("version")

@@ -84,7 +84,7 @@ def _cbor_head(data: memoryview, at: int) -> tuple[int, int, int]:
     if number < 24:
         return kind, number, at + 1
     if number > 27:
-        raise ValueError("a length that is not told")
+        raise ValueError("indefinite lengths are not read")
     begin = at + 1 + (1 << (number - 24))
     return kind, int.from_bytes(data[at + 1 : begin]), begin
 

@@ -108,7 +108,7 @@ def operation_properties(unique_key: bytes) -> bytes:
 
 
 def decision_of(record: memoryview) -> Decision | None:
-    """The decision that a committed record is; None if it is none. Malformed contents do no harm."""
+    """Returns the decision that a committed record says; None for any other record. Malformed contents do no harm."""
     head = peek(record)
     properties = bytes(record[head.properties_begin : head.properties_end])
     topic = bytes(record[head.topic_begin : head.topic_end])

@@ -157,8 +157,8 @@ def missing_for_consumers(
     group_ms: int,
     unit_groups: Container[str] = (),
 ) -> list[SingleCommand]:
-    """Returns the commands that consumer groups lack to consume: for their settings, and for their retry topic, which
-    tells of `unit_groups` (unitMode).
+    """Returns commands that create the settings and retry topics which these consumer groups lack. `unit_groups` get
+    unitMode.
 
     A consumer group that does not exist and may not be created by use is left alone: its pulls are answered with code
     26.

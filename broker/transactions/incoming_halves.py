@@ -33,13 +33,13 @@ _DELIVERED_LATER: Final = (DELAY, TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_
 def check_sys_flag(sys_flag: int, properties: Mapping[bytes, bytes]) -> None:
     """Raises `RequestError` for flags that a message with these properties cannot be sent with.
 
-    A message with transaction bits that is no half message would never be seen. An inner batch's consumers would take
-    its body apart for messages.
+    A message with transaction bits that is not a half message would never be seen. An inner batch's consumers would
+    take its body apart for messages.
     """
     if sys_flag & SYS_FLAG_INNER_BATCH:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            "sysFlag 128 (inner batch) is for batch queues, which there are none of",
+            "sysFlag 128 (inner batch) is for batch queues, which this broker does not have",
         )
     bits = sys_flag & SYS_FLAG_TRANSACTION_MASK
     if bits == SYS_FLAG_ROLLBACK:
@@ -48,7 +48,7 @@ def check_sys_flag(sys_flag: int, properties: Mapping[bytes, bytes]) -> None:
         )
     if bits == SYS_FLAG_PREPARED and not is_half(properties):
         raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL, "sysFlag 4 (prepared) without TRAN_MSG=true: no half message"
+            ResponseCode.MESSAGE_ILLEGAL, "sysFlag 4 (prepared) without TRAN_MSG=true: not a half message"
         )
 
 

@@ -81,7 +81,9 @@ EARLIER_RELEASE: Final = Release("earlier", oldest_protocol=7, newest_protocol=7
 
 
 def release(stage: Stage, host: BrokerHost, fault: Fault) -> None:
-    """A node starts again as the other release; back only while no member has heard that the format was raised."""
+    """A node starts again as the other release. Back to the earlier one only while no member has applied a raise of the
+    format beyond what that one reads.
+    """
     process = host.process
     if process is None or host.paused or process.is_stopping:
         return

@@ -84,11 +84,10 @@ class LogHeads:
         self._agreed.append((now_ns, position))
 
     def serves(self, node: str, position: int, applied_index: int, applied_position: int) -> None:
-        """Looks at a leader that serves, whose log begins at `position`, and which has applied so many entries, and
-        that head.
+        """Checks a serving leader: its log (from `position`) begins no later than the group's head that it has applied.
 
-        Raises Violation. What a leader has deleted by itself, the first entry says that is committed before it has
-        applied that.
+        Nothing is checked before it has applied the first entry by which the group agrees on a head: until then it may
+        have deleted by itself, which that entry takes up. Raises Violation.
         """
         if self._agreed and applied_index >= self._agreed_from_index and position > applied_position:
             raise Violation(

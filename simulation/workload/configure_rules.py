@@ -262,7 +262,9 @@ class Configurations(Invariant):
         ]
 
     def _may_be_written(self, since_ns: int) -> bool:
-        """True if any name server has shown since then that the topic may be written, or another one in its place."""
+        """True if any name server has shown since then that the topic may be written, or, where it has no route to it,
+        that the topic may be written after which it would be made.
+        """
         return any(
             is_ordered
             or (permission is not None and permission & Permission.WRITE)

@@ -36,7 +36,7 @@ the time for which it is good."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
-    """A member at work on a queue, and for how long its process had stood still when it began."""
+    """A member at work on a queue. `stood_still_ns`: how long its process had stood still in all when it began."""
 
     member: str
     process: TaskProcess
@@ -44,7 +44,7 @@ class _Work:
 
     @property
     def may_be_late(self) -> bool:
-        """True if it cannot know yet that its lock has run out, or has just been told."""
+        """True if its process has stood still for so long meanwhile that its lock may have run out unnoticed."""
         return self.process.stood_still_ns - self.stood_still_ns > _OUTLIVES_NS
 
 

@@ -203,11 +203,13 @@ _DAMAGE_RANGE_BITS: Final = 22
 
 
 def _paired(halves: DataFrame, damage: DataFrame) -> DataFrame:
-    """(begun, ended, doubt) of each invocation. ``ended`` is the next half under its number, null if that is another
-    invocation.
+    """Pair each invocation with the completion behind it: columns (begun, ended, doubt).
 
-    ``doubt`` says why ``ended`` may not be its completion; null where it is. Bytes that could not be read between the
-    two may have held its completion and the invocation of another operation under its number.
+    Invocations and completions are the two halves of operations, and come in records of their own. ``ended`` is the
+    next half in the file that has the number of the operation; null if that is another invocation, or if there is none.
+
+    ``doubt`` says why ``ended`` may not be the completion of ``begun``; null where it is. Bytes that could not be read
+    between the two may have held that completion, and the invocation of another operation under the same number.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as sf

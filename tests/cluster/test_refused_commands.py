@@ -67,7 +67,7 @@ IDENTITIES = {
     "an account without permission": (
         ["--access-key", "stranger", "--secret-key", "stranger-secret"],
         (
-            r"request \d+ \(\w+\) needs an administrator, and 'stranger' is none"
+            r"request \d+ \(\w+\) needs an administrator, and 'stranger' is not one"
             r"|'stranger' needs (PUB|SUB|PUB or SUB) on (topic|group) '(T|G|orders)'"
         ),
     ),

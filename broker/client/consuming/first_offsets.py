@@ -16,7 +16,7 @@ Start = Literal["first", "last"] | int | datetime.datetime
 
 
 class FirstOffsets:
-    """Finds where to begin. The constructor raises UsageError for a start that is none."""
+    """Finds where to begin. The constructor raises UsageError for a `start` of another form than `Start`."""
 
     def __init__(self, calls: QueueCalls, start: Start) -> None:
         self._calls = calls

@@ -1,4 +1,4 @@
-"""What a consumer hands out to the one task that reads: single messages, or the batches in which they were fetched.
+"""Hands messages to the one task that reads a consumer: singly, or in the batches in which they were fetched.
 
 A message is done with when the next one is asked for, so a reader that is gone leaves the last one to whoever reads
 its queue next.

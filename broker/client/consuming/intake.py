@@ -361,7 +361,8 @@ class Intake:
     async def wait_arrival(self) -> None:
         """Wait until there may be something to take.
 
-        Of many who wait, one is woken for each arrival: it takes what came, and the others would find nothing.
+        Of many who wait, one is woken for each arrival: it takes what came, and the others would find nothing. Raises
+        only what cancels the wait.
         """
         event = self.runtime.event()
         self._waiting.append(event)

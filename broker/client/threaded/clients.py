@@ -1,5 +1,5 @@
-"""What the clients for both kinds of programs are made of: one that runs on Trio, with all its options, and the thread
-that holds it.
+"""The common part of `trivet.sync` and `trivet.aio`: a client that runs on Trio, with all its options, and the thread
+in which it runs.
 """
 
 from __future__ import annotations

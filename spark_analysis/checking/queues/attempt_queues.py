@@ -30,10 +30,11 @@ SETTLED: Final = "key STRING, kind STRING, position BIGINT, value BIGINT, unsure
 
 @dataclass(frozen=True)
 class Placed:
-    """The attempts of all queues.
+    """The appends of unknown outcome ("attempts"), each with the queues in which it may stand.
 
-    ``rows``: tagged attempts; those of unknown queue are ``shared`` attempts of each queue with holes. ``disputed``:
-    rows of columns ``SETTLED`` about appends that several queues may have; None if there are none.
+    ``rows`` are tagged rows (above): ``attempt`` where the queue is known; where only the topic is, a ``shared`` row in
+    each queue of it that has holes. ``disputed`` has the columns ``SETTLED``, and a row for each append that several
+    queues may have; None if there are no such appends.
     """
 
     rows: tuple[DataFrame, ...]

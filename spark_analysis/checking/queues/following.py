@@ -190,7 +190,10 @@ class _Queue:
         return bool(attempts)
 
     def settle(self, watermark_ns: float, *, sparse: bool) -> list[Finding]:
-        """The findings that more operations cannot take back; what is settled is put away."""
+        """Return the findings that further operations cannot take back.
+
+        Positions are put away where all that concerns them ended before ``watermark_ns``.
+        """
         found, self._found = self._found, []
         for position, at, latest, _ in list(sweep(self._heads.at)):
             found += missed_what_was_known(position, at, latest, is_head=True)

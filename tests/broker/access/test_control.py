@@ -251,5 +251,5 @@ def test_remarks_say_what_is_missing() -> None:
     assert refusal(signed("limited", 10, {"topic": "read"})) == "'limited' needs PUB on topic 'read'"
     assert refusal(signed("limited", 36, {"group": "g"})) == "'limited' needs SUB on group 'g'"
     assert refusal(signed("limited", 17, {})) == (
-        "request 17 (UPDATE_AND_CREATE_TOPIC) needs an administrator, and 'limited' is none"
+        "request 17 (UPDATE_AND_CREATE_TOPIC) needs an administrator, and 'limited' is not one"
     )

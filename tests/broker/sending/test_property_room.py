@@ -110,7 +110,7 @@ def test_a_byte_more_is_refused(client: Client, more: dict[str, str]) -> None:
     assert f"at most {SENT_BYTES_MAX} are allowed" in (answer.remark or "")
 
 
-def test_a_consumer_may_send_on_what_it_could_not_give_back(client: Client) -> None:
+def test_a_consumer_may_send_on_what_it_could_not_send_back(client: Client) -> None:
     """As Java's does it: all properties that it got, with its own, to the retry topic; and to the dead letters."""
     client.send(TOPIC, b"body", 0, longest(**KEY))
     (record,) = client.pull(TOPIC, CONSUMERS, 0).records

@@ -111,7 +111,7 @@ async def test_rows_that_cannot_be_messages_and_wrong_options_are_told(
             (("'a' as body", "cast(null as string) as topic"), "append", {}, "RowError.*its topic is null"),
             (("'a' as body",), "append", {"topic": "unknown"}, "WriteError.*knows no such topic"),
             (("'a' as body",), "append", {}, "OptionError.*the option topic or a column topic"),
-            (("'a' as value",), "append", {"topic": OUT}, "OptionError.*column value is none"),
+            (("'a' as value",), "append", {"topic": OUT}, "OptionError.*column value is not one"),
             (("1 as body",), "append", {"topic": OUT}, "OptionError.*binary or string is wanted"),
             (("'a' as body",), "append", {"topic": OUT, "writeNumber": "1"}, "goes with the option writeId"),
             (("'a' as body",), "overwrite", {"topic": OUT}, "OptionError.*only be appended"),
