@@ -64,7 +64,7 @@ class AccountsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One account, its permissions resolved. ``trusts`` are addresses that need not sign."""
+    """One account, its permissions resolved. ``trusts`` tells of an address whether it need not sign."""
 
     access_key: str
     secret_key: str
@@ -78,8 +78,8 @@ class Account:
     def topic(self, name: str) -> Permission:
         """Returns the permission that is written for the topic, else the default.
 
-        By that nobody reads what is everybody's: the broker's own topics, where messages of all topics wait or lie
-        given up, and the replies to all.
+        The default lets nobody read what belongs to all: the broker's own topics, in which messages of all topics wait
+        or lie given up, and the topics of replies.
         """
         written = self.topics.get(name)
         if written is not None:
@@ -96,8 +96,8 @@ class Account:
 class Accounts:
     """The whole file: accounts by access key; ``trusts`` are addresses from which nobody need say who they are.
 
-    ``digest`` tells by which rules a server goes, to be compared with a file's: 16 digits of all but the secrets, and
-    4 of these, too, which say that one has changed and next to nothing of what it is.
+    ``digest`` identifies the rules, to compare a server's with a file's. It has 16 digits of a hash without the
+    secrets, then 4 digits of one with them: these show that a secret has changed, and are too few to guess one by.
     """
 
     trusts: addresses.Matcher
@@ -171,7 +171,7 @@ def _parse(text: str, file: str) -> _File:
 
 
 def _digest(file: _File) -> str:
-    """The order in which accounts stand means nothing."""
+    """Returns `Accounts.digest`; the order of the accounts in the file makes no difference."""
     ordered = sorted(file.accounts, key=lambda entry: entry.access_key)
     rights = [msgspec.structs.replace(entry, secret_key="") for entry in ordered]
     told = (

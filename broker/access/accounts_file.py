@@ -102,7 +102,7 @@ def _replace(path: Path, text: str, state: os.stat_result | None) -> None:
 
 @contextlib.contextmanager
 def _only_one(directory: Path) -> Iterator[None]:
-    """Hold a lock while the block lasts; a file that is replaced can bear none itself."""
+    """Hold a lock on the directory while the block lasts; one on the file would go when the file is replaced."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -132,7 +132,7 @@ def _found(text: str, file: str, access_key: str) -> tuple[list[str], slice | No
 
 
 def _is_before_the_next(line: str) -> bool:
-    """Tell whether a line behind an account's keys rather belongs to what follows: an empty one, or a remark."""
+    """Tell whether a line behind an account's keys belongs to the next account: an empty one, or a remark."""
     return not line.strip() or line.lstrip().startswith("#")
 
 

@@ -15,11 +15,14 @@ _COMMA_OUTSIDE_BRACES = re.compile(r",(?![^{]*\})")
 
 
 class AddressPatternError(ValueError):
-    """Text that is no pattern; its own text says why."""
+    """A malformed pattern; the error's text says what is wrong."""
 
 
 def parse(text: str) -> Matcher:
-    """Tells whether an address (without port) is meant. Raises `AddressPatternError`. An empty text means nobody."""
+    """Returns a function that tells whether an address (without port) matches; with an empty text none does.
+
+    Raises `AddressPatternError`.
+    """
     matchers = [_parse_one(part.strip()) for part in _COMMA_OUTSIDE_BRACES.split(text) if part.strip()]
     return lambda address: any(matcher(address) for matcher in matchers)
 

@@ -105,9 +105,9 @@ class Sight:
         return self._account is None or self._has(consuming(name))
 
     def message(self, topics: Iterable[str]) -> bool:
-        """Tells whether a message may be read that belongs to these topics, each of which is enough.
+        """Tells whether a message may be read: the right to read any of the topics that it belongs to is enough.
 
-        One where messages of all topics wait counts for nobody.
+        Topics in which messages of all topics wait do not count.
         """
         return any(self._has(reading(topic)) for topic in topics if topic not in WAITING_TOPICS)
 

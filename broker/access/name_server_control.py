@@ -52,11 +52,11 @@ class NameServerControl:
 
     @property
     def knows_brokers(self) -> bool:
-        """Tells whether brokers prove that they are some: all that stay connected, but for clients."""
+        """Tells whether a broker must prove that it is one."""
         return self._knows_brokers
 
     def replace(self, accounts: Accounts) -> None:
-        """Has other accounts hold from now on."""
+        """Puts other accounts in force."""
         assert self._knows_brokers, "accounts alone would leave registrations to everyone"
         self._identification = Identification(
             accounts, whole_frames=self._whole_frames, encrypted_only=self._encrypted_only

@@ -23,7 +23,7 @@ from broker.state.topic_rules import RETRY_PREFIX, TRACE_TOPIC
 
 
 class Subject(enum.Enum):
-    """The kinds of what a permission may be on."""
+    """The kinds of things that a permission may be on."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -98,7 +98,7 @@ def _group(name: str | None) -> list[Need]:
 def _fields(
     *, topic: str = "", permission: Permission = Permission.SUB, groups: tuple[str, ...] = ()
 ) -> Callable[[RemotingCommand], list[Need]]:
-    """For requests that name topic and consumer groups in their extFields."""
+    """Returns a finder for requests that name a topic and consumer groups in these of their extFields."""
 
     def find(command: RemotingCommand) -> list[Need]:
         fields = command.fields
@@ -146,8 +146,9 @@ def _consume_stats(command: RemotingCommand) -> list[Need]:
 
 
 def _figure(command: RemotingCommand) -> list[Need]:
-    """Needed for a figure that is counted by topic, by topic and consumer group, or, as all other figures, of the whole
-    broker."""
+    """Returns what a request for a figure needs: the topic, or topic and consumer group, by which it is counted; an
+    administrator for figures of the whole broker.
+    """
     name, key = command.fields.get("statsName", ""), command.fields.get("statsKey", "")
     if name.startswith("TOPIC_"):
         return _topic(key or None, Permission.ANY)
@@ -162,7 +163,7 @@ def _administrator(command: RemotingCommand) -> list[Need]:
 
 
 def _nothing(command: RemotingCommand) -> list[Need]:
-    """For what tells no more than the account may see anyway, and changes nothing of others."""
+    """Returns nothing: such requests tell no more than the account may see anyway, and change nothing of others."""
     return []
 
 

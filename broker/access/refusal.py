@@ -18,7 +18,7 @@ class Reason(Enum):
     """Accounts are taken over TLS alone."""
     BAD_SIGNATURE = "bad signature"
     REPEATED = "repeated"
-    """Its signature was used already."""
+    """The signature of the request was used already."""
     NO_PERMISSION = "no permission"
     """The account is not allowed to do that."""
     NO_BROKER = "no broker"

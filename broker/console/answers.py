@@ -57,7 +57,7 @@ def json_response(content: object, status: int = 200) -> Response:
 
 
 def failure_response(error: Exception) -> Response | None:
-    """Return the answer for an error that a request may end with; None for one that only a mistake explains."""
+    """Return the answer for an error that operation can cause; None for others, which only our mistakes explain."""
     described = _describe(error)
     if described is None:
         return None
@@ -67,8 +67,8 @@ def failure_response(error: Exception) -> Response | None:
 
 
 def is_unknown(error: BaseException) -> bool:
-    """Tell whether a change that ended with that error may have been made. Of an order of several steps that was
-    refused in the middle the first ones are."""
+    """Tell whether a change that ended with that error may have been made. (An order of several steps that was refused
+    in the middle has made the first ones all the same.)"""
     match error:
         case RefusedError():
             return error.status == 504

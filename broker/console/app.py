@@ -156,8 +156,8 @@ class Console:
         return response
 
     def _cookie(self, request: Request) -> str:
-        """Return the cookie's name. Browsers keep cookies by host whatever the port: the port makes consoles differ,
-        as those behind tunnels on one machine."""
+        """Return the cookie's name. It has the port in it: browsers keep cookies by host alone, and one host may have
+        several consoles, as behind tunnels."""
         return f"{self._cookie_begin}-{request.url.port or 0}"
 
     def _name(self, request: Request) -> str:

@@ -49,7 +49,7 @@ class Question:
 @dataclass(frozen=True, slots=True)
 class Order:
     """A POST that changes something, and is written down under the name of ``action``. Parameters are those of the
-    path and the body; those in ``unsaid`` are not written down but for their length.
+    path and the body; of those in ``unsaid`` only the length is written down.
     """
 
     path: str

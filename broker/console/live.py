@@ -1,9 +1,9 @@
 """The cluster as pages look at it: a snapshot each second, what changed between two of them, and the figures
 of the last quarter of an hour.
 
-A page that cannot keep up misses moments and gets the newest one: each has one place for what it has yet to be told of
-the present, and the changes behind its number, of which the last hundreds are kept. So a page that stands still costs
-its connection and nothing else, and it holds nobody up.
+A page that cannot keep up misses moments and gets the newest one. Nothing waits for it in a queue: it takes the present
+when it can, with the changes behind the last one that it was told, of which the last hundreds are kept for all pages
+together. So a page that stands still costs its connection and nothing else, and it holds nobody up.
 """
 
 from __future__ import annotations

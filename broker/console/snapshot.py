@@ -21,7 +21,7 @@ from broker.remoting.json_body import decode_body
 from broker.remoting.node_status import KnownLeader, NodeStatus, decode_node_status
 
 PATIENCE_S = 1.5
-"""A node that does not answer within this time counts as silent: the others must not look old for its sake."""
+"""A node that does not answer within this time counts as silent. To wait longer would make the others' answers old."""
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     commit_index: int | None = None
     applied_index: int | None = None
     lag: int | None = None
-    """Entries that its leader has committed and it has not applied; of a silent node, that it is not known to hold."""
+    """Entries that its leader has committed and it has not applied; of a silent node, those that the leader does not
+    know it to hold."""
     last_contact_ms: int | None = None
     """Time since its leader heard of it."""
     recovering: str | None = None
@@ -76,7 +77,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[GroupView, ...]
     failure: str = ""
     refused: bool = False
-    """The failure is that whoever asks may not know."""
+    """True if ``failure`` is a refusal: whoever asks may not see the groups."""
 
 
 class _Answer(msgspec.Struct):
@@ -115,7 +116,7 @@ class Observer:
         return await self._finish(at_ms, answers, "")
 
     async def _without_name_server(self, at_ms: int, error: ClientError) -> Snapshot:
-        """The group may be well while its name servers are not: those who were there before are asked."""
+        """Ask the nodes that were there before: groups may be well while their name servers are not."""
         refused = getattr(error, "code", None) == ResponseCode.NO_PERMISSION
         if refused or not self._addresses:
             return Snapshot(at_ms=at_ms, groups=(), failure=str(error), refused=refused)
@@ -212,7 +213,7 @@ class Observer:
 
 
 def _merged(known: Iterable[NodeStatus]) -> tuple[KnownLeader, ...]:
-    """Return what nodes remember, each leader since the first of them heard of it."""
+    """Return the leaders that nodes remember, each with the earliest time at which a node heard of it."""
     first: dict[int, KnownLeader] = {}
     for leader in (leader for status in known for leader in status.leaders):
         if leader.term not in first or leader.at_ms < first[leader.term].at_ms:

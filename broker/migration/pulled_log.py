@@ -1,4 +1,4 @@
-"""The log that messages become which were pulled from a broker that runs.
+"""Makes a log of messages that were pulled from a broker that runs.
 
 A message keeps its bytes but for one field, the place in the log: that is a new one, since what RocketMQ keeps between
 messages (and what DLedger does) is not told to those who pull.

@@ -101,7 +101,7 @@ def report_of(survey: Survey, state: FoundState, origin: Origin, remarks: list[s
 
 
 def _counted(survey: Survey) -> list[str]:
-    """Returns what of the messages is not as it was, a sentence each."""
+    """Returns a sentence for each way in which messages do not arrive as they were."""
     timed = survey.timed_waiting()
     counts = (
         (survey.dead, "messages of topics that were deleted or left out: in the log, in no queue"),

@@ -36,7 +36,7 @@ _CALL_TIMEOUT_S: Final = 15.0
 _GET_TIMER_CHECK_POINT: Final = 60
 """A request of 5.x; no client of Trivet's asks it of anybody else."""
 _ATTEMPTS: Final = 20
-"""A pull is to be made again while the broker deletes just that file."""
+"""How often a pull is tried: it may find nothing because the broker is just deleting the file that it reads."""
 _WAITING: Final = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, HALF_OPERATIONS_TOPIC)
 """Topics of the broker's own whose messages are still to come."""
 _SIZE: Final = struct.Struct(">i")

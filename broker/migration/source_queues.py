@@ -65,7 +65,9 @@ class SourceQueues:
         return unit if unit[0] >= 0 and unit[1] > 0 and unit[1] != NO_RECORD_BYTES else None
 
     def _end_of(self, files: list[tuple[int, int, Path]]) -> int:
-        """Units fill a file from its beginning, fillers included, so that the first that is none can be searched."""
+        """Returns the offset behind the last unit. Units, fillers among them, fill a file from its beginning, so that
+        the first place without one is found by bisection.
+        """
         first, units, path = files[-1]
         with path.open("rb") as file:
             low, high = 0, units

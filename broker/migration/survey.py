@@ -44,8 +44,8 @@ QueueKey = tuple[str, int]
 
 
 class TimedWaiting(NamedTuple):
-    """Timed messages that wait; of these, those that a wheel has stored once more, so that each such is there twice;
-    and orders to cancel one."""
+    """Records that wait for a time: `messages` in all, of which `again` are second copies, which RocketMQ's timer wheel
+    stores of messages beyond its span, and `cancels` are orders to cancel another one."""
 
     messages: int
     again: int

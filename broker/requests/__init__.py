@@ -1,3 +1,3 @@
-"""A request while a node works on it: its connection, its handler and place, what it may hold up, why it
-fails.
+"""Requests on their way through a server: connections and sessions, places and budgets that bound what waits, handlers
+and routes, responses, and the reasons why a request fails.
 """

@@ -1,4 +1,4 @@
-"""A bound on requests that wait inside of a node for something to happen, so that waiting costs a bounded memory."""
+"""A bound on the requests that wait inside a node for something to happen, and so on the memory that waiting takes."""
 
 from typing import Final
 
@@ -17,23 +17,23 @@ _OVERHEAD_BYTES: Final = 512
 
 
 class Budget:
-    """Counts what waits at one place: so many requests at most, of together so many bytes, by the addresses that they
-    are from.
+    """Bounds the requests that wait for one thing, by their number and by their bytes. No address takes all the room
+    from others (`SharedPlaces`).
     """
 
     __slots__ = ("_bytes", "_places", "_taken", "_what")
 
     def __init__(self, what: str, requests_max: int = REQUESTS_MAX, bytes_max: int = BYTES_MAX) -> None:
-        """`what` they wait for, in words, for those that are refused."""
+        """`what` says in words, to those that are refused, for what the others wait."""
         self._what = what
         self._places = SharedPlaces(requests_max)
         self._bytes = SharedPlaces(bytes_max)
         self._taken: dict[int, tuple[int, int]] = {}
-        """By the identity of a request that waits, how often, and its size when it came: its header may be made another
-        form of it."""
+        """By the identity of a waiting request, how often it waits, and its size when it came: its header may be turned
+        into another form meanwhile."""
 
     def take(self, connection: Connection, command: RemotingCommand) -> None:
-        """One more request waits, in the name of the address that a connection is from.
+        """Counts one more waiting request, for the address that its connection is from.
 
         Raises `OverloadedError`, which a client is told as SYSTEM_BUSY.
         """
@@ -48,7 +48,7 @@ class Budget:
         self._bytes.take(share, size)
 
     def give_back(self, connection: Connection, command: RemotingCommand) -> None:
-        """A request that was counted waits no more."""
+        """Takes back what was counted for a request that waits no more."""
         assert id(command) in self._taken, "only what was taken is given back"
         times, size = self._taken.pop(id(command))
         if times > 1:
@@ -58,7 +58,7 @@ class Budget:
 
 
 def waiting_bytes(command: RemotingCommand) -> int:
-    """Returns roughly what a request takes of the memory while it waits."""
+    """Returns roughly how many bytes of memory a request takes while it waits."""
     header = command.header
     if isinstance(header, bytes | msgspec.Raw):  # as it came
         length = len(header)

@@ -1,17 +1,17 @@
 """The connections of the clients of one server, a broker or a name server: bytes in, requests out, until they go idle.
 
-A connection that comes (`ClientSessions.accept`) takes one of the server's places (`connection_places.py`), or finds
-none. It says nothing for `idle_ns` at most, has `HANDSHAKE_NS` for a TLS handshake if it begins one, and is let in
-behind that. Until then the server knows nothing of it, and until it has asked for something its place may go to
-another. The shell, or the simulator, says what becomes of it:
+A connection that comes (`ClientSessions.accept`) takes one of the server's places (`connection_places.py`), or is
+refused where none can be had. It may stay silent for `idle_ns`; if it begins a TLS handshake, it has `HANDSHAKE_NS` for
+that; then it is let in. Until then the server does not know it, and until its first request its place may go to another
+connection. The shell, or the simulator, says what becomes of it:
 
     state      its time limit   ends by
     arriving   as above         `let_in`; `refuse`, then `lost`; `lost`
     let in     `idle_ns`        `lost`, behind `refuse` or whatever closes it
 
 A client that neither reads nor writes for `idle_ns` is closed, as RocketMQ's remoting server does it
-(IdleStateHandler), and so is one that sends what is no frame, or one beyond a bound, after the good requests before it
-have been handled. Of a bound its sender is told.
+(IdleStateHandler). One that sends a malformed frame, or a frame beyond a bound, is closed after the good requests
+before it have been handled; where it is a bound, the sender is told which one.
 
 One read may bring thousands of short requests. Some are handled at once (`WORK_AT_ONCE`); the rest waits in its order,
 and some of it is handled in each turn that follows. Addresses take turns at that, and on each the connections do. A
@@ -79,7 +79,7 @@ class Server(Protocol):
 
     @property
     def can_prove_clients(self) -> bool:
-        """True where clients can show whose they are."""
+        """True where clients can show an account."""
 
     @property
     def has_strangers(self) -> bool:
@@ -108,7 +108,7 @@ class SessionLimits:
 
 
 class _NoFrame(NamedTuple):
-    """The content of a `BrokenStreamError`. That is not kept: its traceback has the call that keeps it, and the
+    """The facts of a `BrokenStreamError`. The error itself is not kept: its traceback would keep the bytes that were
     read."""
 
     reason: FrameErrorReason
@@ -139,12 +139,12 @@ class ClientSession:
         """True once the client has begun a TLS handshake, behind which a request may come."""
         self._sessions = sessions
         self._stays = False
-        """True once nobody can take its place any more."""
+        """True once its place cannot go to another connection any more."""
         self._decoder = FrameDecoder(header_bytes_max=CLIENT_HEADER_BYTES_MAX, fields_max=CLIENT_FIELDS_MAX)
         self._unhandled: deque[RemotingCommand] = deque()
         """Requests that wait for their turn; `connection.has_unhandled` says that there are some."""
         self._ends_with: _NoFrame | None = None
-        """The reason why what came behind the last request is no frame: the connection ends with it."""
+        """The reason why the bytes behind the last request are not a frame: the connection ends with it."""
 
     def shakes_hands(self) -> None:
         """Hears that the client has begun a TLS handshake."""
@@ -244,7 +244,7 @@ class ClientSession:
         return work_of(command)
 
     def _end(self, broken: _NoFrame) -> None:
-        """Ends a connection whose last requests have been handled, and behind them came what is no frame."""
+        """Ends a connection on which malformed bytes came behind the last request, now that this one is handled."""
         sessions, connection = self._sessions, self.connection
         if connection.close_requested:
             return
@@ -346,7 +346,7 @@ class ClientSessions:
         self._idle_s = f"{limits.idle_ns / 1e9:g} s"
 
     def accept(self, name: str, host: bytes = LOOPBACK_HOST) -> ClientSession | None:
-        """Returns the session of a client that has connected, and is to be let in; another may have to go for it.
+        """Returns the session of a client that has connected. Another connection may be closed to make room for it.
 
         `name` is the address and port that it comes from, `host` the same as in a record. Returns None where all places
         are taken by connections that stay.
@@ -360,8 +360,10 @@ class ClientSessions:
         return session
 
     def part_with_silent(self, has_come: Callable[[Connection], bool]) -> bool:
-        """Ends the arrival of those of whom nothing has come, as `has_come` tells. Returns True if that was all: of
-        the others a request may come."""
+        """Closes the arriving connections on which nothing has come, as `has_come` tells.
+
+        Returns True if no others are arriving: on these a request may come yet.
+        """
         left = False
         for session in self.arriving:
             connection = session.connection
@@ -387,8 +389,7 @@ class ClientSessions:
                     unhandled.add(session.connection.share, session)
 
     def must_go(self, reason: str, connection: Connection, detail: str) -> None:
-        """Tells and counts why a connection is closed, or not let in, and closes it. What was closed before is not told
-        twice."""
+        """Closes a connection, let in or not, and tells and counts why; does nothing where it is closed already."""
         if connection.aborted:
             return
         is_in = connection in self.open

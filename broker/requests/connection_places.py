@@ -1,9 +1,9 @@
-"""The places for connections of clients at a server, and who gives his up when all are taken.
+"""The places for connections of clients at a server, and which connection gives its place up when all are taken.
 
-A connection takes a place before it has said anything. When all are taken and one more comes, one that has not sent a
-request yet goes for it. Where clients can show whose they are, one goes next that has not, and has asked for nothing
-for longest. `crowd.py` says which. Who has shown an account stays, and where nobody can show one, whoever has sent a
-request.
+A connection takes a place before it has said anything. When all are taken and one more comes, one goes that has not
+sent a request yet. If there is none, and clients can show accounts here, one goes that has shown none, the one whose
+last request is oldest. Of which address it is, `crowd.py` says. A connection that has shown an account stays; where
+nobody can show one, so does a connection that has sent a request.
 """
 
 from collections.abc import Callable
@@ -22,15 +22,15 @@ class ConnectionPlaces:
     _most: int
     _time: Time
     _events: Events
-    """They hear of those that are sent away, and of those that find no place."""
+    """Told of connections that are sent away, and of those that find no place."""
     _can_be_proven: Callable[[], bool]
-    """Tells whether clients can show whose they are."""
+    """Tells whether clients can show accounts."""
     _send_away: Callable[[Connection], None]
     """Ends a connection whose place another gets."""
     _silent: Crowd[Connection] = field(default_factory=Crowd)
     """Connections on which no request has come."""
     _strangers: Crowd[Connection] = field(default_factory=Crowd)
-    """Connections of clients who have sent requests and shown no account; who has asked last stands last."""
+    """Connections that have sent requests and shown no account, in the order of their last requests."""
     _crowds: dict[Connection, Crowd[Connection] | None] = field(default_factory=dict)
     """Each connection that has a place, with the crowd of which one goes when another needs a place; None: it stays
     in any case."""

@@ -1,8 +1,8 @@
-"""A crowd, of which one goes for one that comes: the oldest of the address that has most.
+"""A bounded set: when it is full and one more comes, the oldest member goes of the address that has most members.
 
-Whoever has shown nothing of himself yet takes a place all the same, and there are so many places. Refusing those that
-come when all are taken would leave the places to who took them first, and one sender could keep everybody else out by
-saying nothing. He has few addresses, though, and so it is his own that go.
+A connection takes a place before it has shown who it is, and places are few. To refuse those that come when all are
+taken would leave the places to whoever took them first: one sender could keep everybody else out by saying nothing. But
+that sender has few addresses, so that it is its own connections that go.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class Crowd(Generic[Member]):
         self._by_share: Final[dict[str, dict[Member, None]]] = {}
         """The same members by their shares."""
         self._of_size: Final[dict[int, dict[str, None]]] = {}
-        """The same shares by the number of their members: so the largest are found without a look at all."""
+        """The same shares by the number of their members: so the largest are found without going over all shares."""
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -28,7 +28,7 @@ class Crowd(Generic[Member]):
         return iter(self._shares)
 
     def add(self, member: Member, share: str) -> None:
-        """Takes in a member, or has one that is here, with this share, count as added last."""
+        """Adds a member under this share. One that is here already counts as added last."""
         self._shares.pop(member, None)
         self._shares[member] = share
         members = self._by_share.setdefault(share, {})
@@ -49,8 +49,8 @@ class Crowd(Generic[Member]):
             del self._by_share[share]
 
     def make_room(self, most: int) -> Member | None:
-        """Takes out the first to go if there are `most` members, and returns it: it has to give way to one that comes.
-        Returns None where there is room.
+        """If there are `most` members, takes out the first to go and returns it, so that one more has room. Otherwise
+        returns None.
         """
         if len(self) < most:
             return None

@@ -53,7 +53,7 @@ def greet(connection: Connection, nonce: Callable[[int], bytes]) -> dict[str, st
 def read_greeting(response: RemotingCommand) -> tuple[bytes, bool] | None:
     """Returns the nonce in the response to a greeting, and whether each request is to be signed.
 
-    Returns None where the server knows no greetings: it is none of Trivet's, or older than they are. Raises
+    Returns None where the server knows no greetings: it is not Trivet's, or older than they are. Raises
     `GreetingError` for a response that says something else, such as that the server is busy.
     """
     if response.code in _NO_GREETINGS:

@@ -1,9 +1,10 @@
-"""The memory that clients make a server hold, and who goes first when all of them together hold too much.
+"""The memory that clients make a server hold, and which connections go first when they hold too much together.
 
-Whoever means to hold memory holds it and does nothing; whoever means to do something goes on. So those go first
-that have stood still, those who have not shown whose they are after a second, accounts after half a minute. Then come
-strangers, then accounts; among them the address whose connections hold most, since one sender can make many; and of
-that address those that have stood still for longest, or hold most.
+A sender that only means to hold memory stands still; one that means to get something done makes progress. So
+connections that stand still go first, and then those that do not. Of either kind strangers, who have shown no account,
+go before accounts; among these those of the address that holds most, since one sender can make many connections; and of
+that address those that have stood still for longest, or, where they do not, that hold most. A stranger stands still
+after a second without progress, an account after half a minute.
 """
 
 from collections import Counter
@@ -20,8 +21,8 @@ STRANGER_STANDS_NS: Final = 1_000_000_000
 ACCOUNT_STANDS_NS: Final = 30_000_000_000
 """A connection stands still when it has made no progress for so long."""
 _ROOM_SHARE: Final = 8
-"""The share of the bound that is made free at a time, an eighth, where those who stand still must go: to look for them
-costs more than to receive what makes them too many."""
+"""An eighth of the bound is made free at a time, as long as those that go stand still: to look for them costs more than
+to receive what makes them too many."""
 
 
 class Held:
@@ -55,7 +56,7 @@ class HeldMemory:
     """The sum of all sizes."""
 
     def put(self, connection: Connection, size: int) -> Held:
-        """Notes the size that is held for a connection now, not 0; who is new makes progress with that."""
+        """Notes how many bytes are held for a connection now, not 0; for a new one that counts as progress."""
         held = self.held.get(connection)
         if held is None:
             held = self.held[connection] = Held(0, self._time.now_ns)

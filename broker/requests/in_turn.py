@@ -1,6 +1,6 @@
-"""Work that waits for a later turn, by whom it is of: addresses take turns, and what is of one stays in its order.
+"""Work that waits for a later turn: addresses take turns at it, and the work of each stays in its order.
 
-So many of one keep another waiting for one at a time.
+So an address with much work keeps another one waiting for one piece of it at a time.
 """
 
 from collections import OrderedDict, deque

@@ -55,7 +55,7 @@ def listed(
 
 
 def while_wanted(body: Body, is_wanted: Callable[[], bool]) -> Generator[None, None, Pieces | None]:
-    """Does the steps of a body as long as it is wanted; None where it no longer is."""
+    """Does the steps of a body while it is wanted. Returns the body, or None once it is not wanted any more."""
     while True:
         try:
             next(body)

@@ -15,9 +15,9 @@ from broker.requests.connection import Connection
 
 Handler = Callable[[Connection, RemotingCommand], Iterator[None] | None]
 """Handles a request of a client. May raise `RequestError`, `RemotingError`, `ReplicaError` or `DiskFullError`: the node
-answers for it, or hands the request to the leader (`Node._handle`). If it takes long, it returns an iterator: the node
-asks that for one step at once and for one more in each turn, and each step may raise the same. It may also close it
-unasked: what such a handler has to give back it takes in its steps."""
+answers for it, or hands the request to the leader (`Node._handle`). If it takes long, it returns an iterator, of which
+the node does one step at once and one in each later turn; each step may raise the same. The node may also close the
+iterator before its first step: whatever has to be freed at its end is taken in its steps."""
 
 
 class Pace:

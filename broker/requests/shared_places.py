@@ -13,7 +13,7 @@ from typing import Final
 
 
 class SharedPlaces:
-    """`most` places, and who has how many of them."""
+    """`most` places, and how many of them each address has."""
 
     __slots__ = ("_half", "_most", "_of", "taken")
 
@@ -25,7 +25,7 @@ class SharedPlaces:
         self.taken = 0
 
     def has_room(self, share: str, wanted: int = 1) -> bool:
-        """Tells whether somebody who has connected from there may have so many more."""
+        """Tells whether an address may have `wanted` places more."""
         if self.taken + wanted <= self._half:
             return True
         shares = len(self._of) + (share not in self._of)

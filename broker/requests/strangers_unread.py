@@ -1,14 +1,14 @@
 """The bound on the answers that strangers leave unread, for all connections of a server together.
 
 A connection whose answers wait is read from no more beyond some megabytes, but whoever sends requests and reads nothing
-can make many connections, and needs no account to be refused. Who has shown whose it is is not counted: what it
-may ask for is bounded otherwise.
+can make many connections, and needs no account to be refused. A connection that has shown an account is not counted:
+what it may ask for is bounded otherwise.
 
 An answer counts when its request has been handled, and most are written right behind that. So what is counted is too
 much, and what really waits is looked at when it seems to be more than is allowed.
 
-Who has an account, or needs none, is read from no more, and is closed as idle (`ClientSessions.sweep`); whose requests
-are forwarded is closed by `Forwarding.relayed`.
+For the others there are other bounds. A client that has an account, or needs none, is only not read from, and is closed
+as idle in the end (`ClientSessions.sweep`); one whose requests are forwarded is closed by `Forwarding.relayed`.
 """
 
 from collections.abc import Callable

@@ -18,7 +18,7 @@ from broker.remoting.addresses import share_of
 log = structlog.get_logger("trivet.events")
 
 TOLD_EVERY_NS: Final = 10_000_000_000
-"""A reader of the log sees that something goes on, and a flood of it fills no disk."""
+"""The time between lines about one thing: a reader of the log sees that it goes on, and a flood of it fills no disk."""
 
 SOURCES_MAX: Final = 1000
 """The most combinations of kind, reason and source that are told apart at a time."""
@@ -52,9 +52,9 @@ class EventKind(Enum):
     """The next message of a delay level, or of the timers, is damaged, and those behind it wait, too; or a half message
     whose check is due; or the log takes none of them now."""
     DAMAGE_LEFT = "damage left"
-    """Damage that no node which this one can ask has whole."""
+    """Damaged entries of which no node that this one can ask has a whole copy."""
     REQUEST_REFUSED = "request refused"
-    """By accounts and secrets."""
+    """For want of an account, a permission or a secret."""
 
     @property
     def label(self) -> str:
@@ -64,7 +64,7 @@ class EventKind(Enum):
 
 @dataclass(slots=True)
 class _Told:
-    """The events that were told of a kind, reason and source since `TOLD_EVERY_NS` before `until_ns`."""
+    """The lines about one kind, reason and source in the `TOLD_EVERY_NS` before `until_ns`, and those left out."""
 
     until_ns: int
     lines: int = 0
@@ -78,10 +78,10 @@ class Events:
         self.counts: dict[tuple[EventKind, str], int] = {}
         """By kind and reason; reasons are few, and never what a client sent."""
         self._told: dict[tuple[EventKind, str, str], _Told] = {}
-        """By kind, reason and what the source counts as; what ends first comes first, as all take equally long."""
+        """By kind, reason and what the source counts as, in the order of `until_ns`."""
 
     def note(self, event: EventKind, reason: str, **facts: object) -> None:
-        """Counts a change that is no trouble by itself, and tells of each."""
+        """Counts a change that is no trouble by itself, and writes a line about each."""
         self._count(event, reason)
         log.info(event.value, reason=reason, **facts)
 
@@ -104,14 +104,14 @@ class Events:
             _write(event, reason, source, left_out, facts)
 
     def admits(self, event: EventKind, reason: str, now_ns: int, *, source: str) -> bool:
-        """Does as `warn` for what the caller writes into the log itself, where this returns True."""
+        """Counts as `warn` does. Returns True where `warn` would write a line: the caller writes its own instead."""
         left_out = self._left_out(event, reason, now_ns, source, 1)
         if left_out:
             _write(event, reason, source, left_out, {})
         return left_out is not None
 
     def sweep(self, now_ns: int) -> None:
-        """Tells what was left out, and may have been the last of its kind; to be called every few seconds."""
+        """Writes how many lines were left out, where no further event has told that; to be called every few seconds."""
         while self._told:
             key, told = next(iter(self._told.items()))
             if told.until_ns > now_ns:

@@ -22,7 +22,7 @@ SAMPLE_NS: Final = 10_000_000_000
 _SAMPLES_KEPT: Final = 61
 
 GROUPS_COUNTED_MAX: Final = 10_000
-"""Topics by consumer group whose messages are counted; of more, those that came first are forgotten."""
+"""Pairs of topic and consumer group whose messages are counted; of more, those that came first are forgotten."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,8 +97,8 @@ class Stats:
         self.next_sample_ns = now_ns + SAMPLE_NS
 
     def given(self, topic: str, group: str, count: int, record_bytes: int, took_ns: int, now_ns: int) -> None:
-        """Counts messages of a topic that a consumer group was given, whose records have so many bytes together, after
-        so long.
+        """Counts a response to a consumer group: `count` messages of a topic, whose records have `record_bytes` in all,
+        given after `took_ns`.
         """
         self.got += count
         self.gets_found += 1
@@ -112,17 +112,17 @@ class Stats:
         given.microseconds.add(now_s, took_ns // 1000)
 
     def sent_back(self, topic: str, group: str, now_ns: int) -> None:
-        """A consumer group gave a message of a topic back, to be retried or as a dead letter."""
+        """Counts a message of a topic that a consumer group sent back, for a retry or as a dead letter."""
         _counted(self.sent_back_by_group, f"{topic}@{group}", Windows).add(now_ns // 1_000_000_000, 1)
 
     def leader_known(self, leader: str | None) -> None:
-        """Counts each leader that is another than the one before; to lose one is no change yet."""
+        """Counts a change of leaders: a leader other than the last one known. To lose the leader is no change yet."""
         if leader is not None and leader != self._leader:
             self._leader = leader
             self.leader_changes += 1
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: its totals give their places to others, and one of its name begins at none."""
+        """Forgets a deleted topic: its totals make room for others, and a new topic of that name begins at 0."""
         self.stored.by_topic.pop(topic, None)
         self.stored.led.forget(lambda labels: labels[0] == topic)
         self.given_totals.forget(lambda labels: labels[0] == topic)
@@ -153,7 +153,7 @@ class Stats:
         return self._rate(now_ns, 10, 4), self._rate(now_ns, 60, 4), self._rate(now_ns, 600, 4)
 
     def _rate(self, now_ns: int, seconds: int, which: int) -> float:
-        """Since the newest sample that is at least so old, or else since the oldest."""
+        """Counts a second, since the newest sample that is at least `seconds` old, or else since the oldest one."""
         since = now_ns - seconds * 1_000_000_000
         chosen = self._samples[0]
         for sample in self._samples:

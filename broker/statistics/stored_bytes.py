@@ -28,7 +28,9 @@ assert _UNIT.itemsize == UNIT_BYTES
 
 
 class StoredBytes:
-    """Record bytes by topic, and of all of them since the start; in `led` of what came while this node led."""
+    """Messages and bytes of records, by topic and of all topics, since the node started; `led` has those that were
+    stored while this node led.
+    """
 
     __slots__ = ("_grown", "_leads", "by_topic", "led", "messages", "record_bytes")
 

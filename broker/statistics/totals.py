@@ -36,7 +36,7 @@ class Totals:
         counts[1] += record_bytes
 
     def forget(self, is_gone: Callable[[Labels], bool]) -> None:
-        """Gives the places of labels free that there are no more."""
+        """Frees the places of labels that are gone."""
         for labels in [labels for labels in self._table if is_gone(labels)]:
             del self._table[labels]
 

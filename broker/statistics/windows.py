@@ -18,9 +18,8 @@ DAY: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The sum of a span: the count, how many a second that is, in how many times it came, and how much each time.
-
-    Both are 0 where the times are not known.
+    """The sum of a span: a count, which came in so many `times` (such as responses); both last fields are 0 where these
+    are not known.
     """
 
     count: int

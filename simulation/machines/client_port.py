@@ -1,7 +1,7 @@
-"""The port of a simulated server's clients: whoever comes is let in at once, in the clear, if there is a place.
+"""The port of a simulated server for clients: a connection is let in at once, without TLS, if there is a place for it.
 
-Who finds none, and who goes for another, is the decision of the server's `ClientSessions`, as in production. It is
-judged here by what has come on each connection, without a look at what the sessions remember of it.
+Which connection finds no place, and which is closed for another, the server's `ClientSessions` decide, as in
+production. That is judged here by the bytes that have come on each connection, and not by what the sessions remember.
 """
 
 from collections import Counter
@@ -96,8 +96,8 @@ class ClientPort:
     def _judge(self, session: ClientSession | None, leaving: int) -> None:
         """Judges who was sent away or refused for want of a place.
 
-        `leaving` were to be closed before, whatever for: which of them has its place yet is not known here, and so
-        less is said while there are some.
+        `leaving` were to be closed before, for whatever reason. It is not known here which of them still has its place,
+        and so less is judged while there are any.
         """
         guests, is_full = self._guests, len(self._guests) >= self._places
         gone = [connection for connection in guests if connection.aborted]

@@ -59,7 +59,7 @@ class HostClock:
         self._rate_ppm = rate_ppm
 
     def stood_still(self, duration_ns: int) -> None:
-        """The monotonic clock did not go for so long until now, in which nobody has looked at it."""
+        """Has the monotonic clock have stood still for so long until now, in which nobody has looked at it."""
         self._local_base_ns -= duration_ns
 
     def jump_wall(self, milliseconds: int) -> None:

@@ -16,7 +16,7 @@ class Inode:
     def __init__(self, size: int) -> None:
         self.cached = bytearray(size)
         self.durable = bytearray(size)
-        """As long as `cached`. Where the two differ, and `dropped` says nothing else, the next flush writes."""
+        """As long as `cached`. The next flush writes the pages in which they differ, unless these are `dropped`."""
         self.durable_size = 0
         """The length that a power failure leaves; flushing makes it the whole."""
         self.view = memoryview(self.cached)
@@ -71,7 +71,9 @@ class Inode:
     def after_power_failure(
         self, written_back: float, random: Random, fired: Callable[[str], object]
     ) -> "Inode":
-        """Returns what is left of the file: of the pages that nobody has flushed that share, some of them torn."""
+        """Returns what is left of the file: a share `written_back` of the pages that nobody has flushed, some of them
+        torn.
+        """
         cached, durable = self.cached, self.durable
         if cached != durable:
             for begin in range(0, len(cached), PAGE_BYTES):

@@ -40,7 +40,8 @@ _LONG_REGISTRATION_BYTES = 0
 _FILE: Final = "kvConfig.json"
 _HAS_FILE: Final = 0.5
 _POWER, _NO_SPACE, _NO_FLUSH, _POWER_INSIDE = 0.3, 0.4, 0.5, 0.7
-"""Up to which `Fault.amount` each happens to a name server with a disk; beyond them only its process ends."""
+"""Each happens to a name server with a disk where `Fault.amount` is below it, and not below the one before; beyond the
+last only the process ends."""
 
 
 class NameServerWatcher(Protocol):
@@ -55,7 +56,7 @@ class NameServerWatcher(Protocol):
     def name_server_asked(
         self, host: NameServerHost, number: int, command: RemotingCommand, now_ns: int, answer: bytes | None
     ) -> None:
-        """A request that came on a connection has been carried out, begun at `now_ns`; its answer is about to leave."""
+        """A request of connection `number` has been carried out, begun at `now_ns`; its answer is about to leave."""
 
     def name_server_interrupted(self, host: NameServerHost, command: RemotingCommand) -> None:
         """Power failed while it carried out a request; it stops next."""
@@ -143,7 +144,7 @@ class NameServerHost:
         return self._clock.now_ns()
 
     def start(self) -> None:
-        """Starts it with no more than its file has; does nothing while it runs."""
+        """Starts a process, which knows no more than its file has; does nothing while one runs."""
         if self._core is None:
             if self._disk is not None:
                 self.storage = KeptConfiguration(self._disk)

@@ -20,7 +20,7 @@ from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Ti
 Buffer = bytes | bytearray | memoryview
 
 WINDOW_BYTES = 256 * 1024
-"""The bytes that a connection takes before the receiver has taken them: both sockets' buffers."""
+"""The bytes of a connection that may be under way, which the receiver has not taken yet: both sockets' buffers."""
 _CLOGGED_WINDOW_BYTES = 4096
 DELAY_MIN_NS = 30 * MICROSECOND
 DELAY_MAX_NS = 150 * MICROSECOND

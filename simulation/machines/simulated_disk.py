@@ -41,7 +41,7 @@ class JobUnderWay:
     """The writes that are durable when a worker's job ends."""
 
     pages: list[tuple[Inode, int, bytes]] = field(default_factory=list)
-    """The file, and from which byte on it is to have which."""
+    """(file, place in it, the bytes that it is to have from there on)."""
     names: dict[str, Inode] = field(default_factory=dict)
     """The files that have taken the place of others."""
 
@@ -130,7 +130,7 @@ class SimulatedDisk:
         self.medium = Medium(self._names, random)
         self._removed_trees: list[str] = []
         self._discarded_files = 0
-        """The number of those that take up space, which nobody can read any more."""
+        """The number of removed files that still take up space, which nobody can read any more."""
         self._job: JobUnderWay | None = None
         self._jobs_under_way: list[JobUnderWay] = []
         self._countdown = 0

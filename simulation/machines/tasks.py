@@ -231,10 +231,10 @@ class TaskProcess:
         """The task whose code runs now."""
         self.killed = False
         self._stood_still_ns = 0
-        """In the pauses that are over."""
+        """The time of the pauses that are over."""
         self._paused_since_ns: int | None = None
         self._late: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
-        """What timers would have called while it stood still."""
+        """The calls of timers whose time came while it stood still."""
 
     # ---- life ----------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from simulation.scheduler import MICROSECOND, SECOND, Scheduler, Timer
 TURN_DELAYS_NS = (120 * MICROSECOND, 400 * MICROSECOND, 1500 * MICROSECOND)
 _DELAY_NS_MIN = 20 * MICROSECOND
 _BUSY_SHARE = 0.95
-"""A node that applies nothing in so many of the turns that a second has room for is busy with nothing."""
+"""A node is in a busy loop if it applies nothing in this share of all the turns that a second has room for."""
 
 
 class ProcessTurns:
@@ -85,7 +85,7 @@ class IdleTurns:
         """The second that is counted, and its idle turns so far."""
 
     def count(self) -> None:
-        """One more. Raises Violation."""
+        """Counts a turn that has applied nothing. Raises Violation."""
         second = self._scheduler.now_ns // SECOND
         if second != self._second:
             self._second, self._count = second, 0

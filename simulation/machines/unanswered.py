@@ -1,7 +1,7 @@
-"""The requests of a server's clients that are not answered, by what comes and goes on their connections.
+"""The requests of a server's clients that wait for their responses, known by what comes and goes on their connections.
 
-Who answers a request, and which way it takes to there, is of no account here: a request on a connection that lives is
-owed a response, in the time for which it may be held. `judges/waits.py` asks for those that are overdue.
+It makes no difference here which node answers a request and how it gets there: on a connection that lives, each request
+must be answered within the time for which it may be held. `judges/waits.py` asks for those that are overdue.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSA
 _UNTIL_DONE: Final = frozenset({RequestCode.TRIVET_CHANGE_GROUP})
 """Requests that are answered when what they ask for is done, however long that takes."""
 _REPLIES: Final = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
-"""Requests that are answered when another client has answered, who may be at a node that is not heard."""
+"""Requests that are answered when another client has answered; its node may be one that nobody hears from."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,10 +40,10 @@ class Unanswered:
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
         self._requests: dict[Connection, dict[int, Asked]] = {}
-        """By opaque."""
+        """By connection and opaque."""
 
     def before(self, handle: Handler) -> Handler:
-        """Returns what takes a request and notes it before `handle` does."""
+        """Returns a handler that notes a request and then has `handle` take it."""
 
         def asked(connection: Connection, command: RemotingCommand) -> None:
             self.asked(connection, command)

@@ -1,4 +1,4 @@
-"""The connections of a simulated process, each carried by an endpoint of the network, as by a socket in production."""
+"""The connections of a simulated process; an endpoint of the network stands for the socket of each."""
 
 from collections.abc import Callable, Sequence
 

@@ -14,8 +14,8 @@ _QUESTION_PAUSE_S = 1.5
 async def audit(load: Load, runtime: Runtime, writer: TraceWriter) -> None:
     """Asks for the ends of queues and for the consumer group's stored offsets.
 
-    From several lanes that mostly wait: a question put while a leader that does not know yet that it is none stands
-    still is the one that finds a stale answer.
+    From several lanes that mostly wait. A stale answer is found by a question to a deposed leader that does not know of
+    it yet and stands still: some lane should have one out then.
     """
     async with PullConsumer(load.name_servers, group=GROUP, trace=writer, runtime=runtime) as consumer:
 

@@ -1,10 +1,10 @@
 """The rules of name servers that are configured while they run: keys and values, write permission, topics.
 
 Each answer is what the requests before it make it (`name_server_model`); what a client gets is what its name server
-held at a moment between question and answer. A name server with a file keeps all that it has acknowledged, one
-without forgets all of it at once. While no name server shows a topic that may be written, whoever did not know it
-before sends nothing to it and hears of it in time; who reads finds its queues all the same. Where all show it as one
-that may be written, who asks is told so, whatever it knew.
+held at a moment between question and answer. A name server with a file keeps all that it has acknowledged; one without
+a file forgets all when its process ends. While no name server shows that the topic may be written, a producer that did
+not know its route before sends nothing to it, and is told so in time; a reader finds its queues all the same. Where all
+name servers show that it may be written, a producer that asks is told so, whatever it knew before.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ _NOTHING: Final[_Permissions] = (None, None, False)
 
 @dataclass(slots=True)
 class _Server:
-    """A name server, and what it was at true times."""
+    """A name server, and what it held at which true time."""
 
     model: NameServerModel = field(default_factory=NameServerModel)
     runs: bool = False
@@ -56,7 +56,7 @@ class _Server:
     permissions: list[tuple[int, _Permissions]] = field(default_factory=lambda: [(0, _NOTHING)])
 
     def note(self, now_ns: int) -> None:
-        """Keeps what is new."""
+        """Notes what has changed in it."""
         if self.tables[-1][1] != self.model.table:
             self.tables.append((now_ns, self.model.table))
         model = self.model

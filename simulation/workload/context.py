@@ -109,8 +109,8 @@ class Context:
             await runtime.sleep(runtime.random.expovariate(1 / mean_s))
 
     def stay_s(self, random: Random, mean_s: float) -> float:
-        """Draws how long a consumer stays. The one that is there when the load has stopped stays to the end: what has
-        to be read by then is read by nobody else."""
+        """Draws how long a consumer stays. The one that is there when the load has stopped stays to the end: nobody
+        else would read what is left."""
         return 3600.0 if self.load_stopped else random.expovariate(1 / mean_s)
 
     def consumed(self, queue: MessageQueue, offset: int) -> None:

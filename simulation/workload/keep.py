@@ -70,10 +70,10 @@ class Keys(Invariant):
         """Does nothing: a name server that knows nothing yet is found by its responses."""
 
     def name_server_stopped(self, host: NameServerHost) -> None:
-        """Hears that nobody asks it any more."""
+        """Does nothing: nobody asks it any more."""
 
     def name_server_interrupted(self, host: NameServerHost, command: RemotingCommand) -> None:
-        """Hears that it stops next."""
+        """Does nothing: it stops next."""
 
     def name_server_lost(self, host: NameServerHost, number: int) -> None:
         """Does nothing: a name server that has forgotten something is found by its later responses."""

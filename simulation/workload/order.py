@@ -30,8 +30,8 @@ _LOCK_TIMES: Final = LockTimes(renew_s=2.0, good_s=4.0)
 _LONG_S: Final = 9.0
 """The longest time that a handler takes: longer than a lock lives that nobody renews."""
 _OUTLIVES_NS: Final = 3 * SECOND
-"""Who stands still for longer may have its lock run out before it knows: a little less than what a lock lives beyond
-the time for which it is good."""
+"""The lock of a member that stands still for longer may run out before the member knows. It is a little less than the
+time for which a lock lives beyond that for which its holder counts on it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,8 +106,8 @@ class Orders(Invariant):
     def handling(self, runtime: Runtime, member: str, queue: MessageQueue, offset: int) -> Iterator[None]:
         """Checks that a member may handle a message, which it does until the block ends, or its process.
 
-        Whose process stands still for longer than its lock lives is at work no more: another one may be, until it hears
-        of that. Raises Violation.
+        A member whose process stands still for longer than its lock lives counts as at work no more: another one may
+        begin before it hears of that. Raises Violation.
         """
         assert isinstance(runtime, TaskProcess), "a simulated one"
         queue_id = queue.queue_id

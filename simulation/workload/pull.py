@@ -24,7 +24,7 @@ _PAUSE_S: Final = 1.0
 _COMMITS: Final = 0.2
 _LOOKS_UP: Final = 0.15
 _SEEKS: Final = 0.05
-"""The shares of polls after which an offset is stored or looked up, or the reader seeks."""
+"""The shares of polls after which the reader stores an offset, looks a stored one up, or seeks."""
 
 
 class _Reader:
@@ -35,11 +35,12 @@ class _Reader:
         self._model = context.model
         self.group = f"pull-{name}"
         self._at: dict[int, tuple[int, int]] = {}
-        """Queue id -> where it goes on: between these offsets, which differ after a seek beyond the queue's end."""
+        """Queue id -> the least and the greatest offset at which it may go on; they differ after a seek beyond the
+        queue's end."""
         self._stored: dict[int, int] = {}
         """Queue id -> the offset that was acknowledged last."""
         self._doubtful: dict[int, list[int]] = {}
-        """Queue id -> offsets since then whose storing failed in part, or whose end nobody lived to see."""
+        """Queue id -> offsets since then whose storing failed, or whose outcome the process did not live to see."""
 
     def goes_on(self, queue: MessageQueue, offset: int) -> None:
         """Notes that the reader goes on at an offset: it was assigned the queue, or has sought."""

@@ -77,7 +77,7 @@ class _Chain:
     reports: list[_Report] = field(default_factory=list)
 
     def may_count(self) -> Iterator[int]:
-        """Yields what may be stored of it: the last report, or one before if it may have been refused."""
+        """Yields the offsets that may be the stored one: the last one, and that before each that may be refused."""
         for report in reversed(self.reports):
             yield report.offset
             if not report.may_not_count:

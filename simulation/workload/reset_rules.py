@@ -52,14 +52,14 @@ class ResetRequest:
     queue_id: int | None
     offset: int | None
     is_over: bool = False
-    """Set when it is answered: nothing of it is to come."""
+    """Set when it is answered: nothing that it asked for can be done later."""
     is_done: bool = False
     """Set when an order is in the log that no other request accounts for."""
 
 
 @dataclass(slots=True)
 class _Asking:
-    """A member's pull from an offset, or its question for the stored offset. Its answer tells of an order."""
+    """A member's pull from an offset, or its question for the stored offset; the answer to it may tell of an order."""
 
     offset: int | None
     since_ns: int
@@ -331,7 +331,7 @@ class Resets(Invariant):
     # ---- nodes ---------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Looks at the nodes that have applied everything: they know the same."""
+        """Checks that all nodes that have applied everything know the same."""
         for host in self.context.members.machines:
             process = host.process
             if process and process.node.replica.applied_index == self.context.model.last_index:

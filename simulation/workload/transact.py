@@ -32,7 +32,7 @@ _UNKNOWN_AT_FIRST = 0.3
 
 
 class Transactions(Invariant):
-    """Each transaction is decided once, as it should be; none is visible before, none is forgotten."""
+    """Each transaction is decided once, as was drawn for it; none is visible before that, none is forgotten."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

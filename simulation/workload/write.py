@@ -69,7 +69,7 @@ class _Written:
 
 
 class Portions(Invariant):
-    """The query and its portions, as its checkpoint has them."""
+    """The query and its portions, as the checkpoint has them that both processes read."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

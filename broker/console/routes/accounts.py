@@ -1,7 +1,7 @@
 """Accounts, as the file has them that the console was given, and which servers go by them.
 
-Brokers tell nobody their accounts, and the console has no rights of its own to show them by: the file is shown to whom
-a server that has accounts tells by which it goes, which is an administrator.
+Brokers tell nobody their accounts, and the console has no rights of its own. So it shows the file only to those whom a
+server with accounts tells the digest of its own: to administrators.
 """
 
 import msgspec

@@ -50,7 +50,7 @@ class QueueOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class Ordered(OneGroup, frozen=True):
-    """A preview that somebody has seen, and orders."""
+    """A preview that somebody has seen and now wants carried out."""
 
     topic: TopicName
     queues: Annotated[tuple[QueueOrder, ...], msgspec.Meta(min_length=1, max_length=10_000)]

@@ -18,7 +18,8 @@ from broker.operations.dead_letters import (
 )
 
 REDRIVE_S_MAX: Final = 15.0
-"""An order sends no more than it can in this time: the page gives the next one, and one that is closed gives none."""
+"""An order sends no more than fits into this time. The page gives one after another, so that nothing more is sent once
+it is closed."""
 
 
 class OneGroup(Parameters, frozen=True):
@@ -28,7 +29,7 @@ class OneGroup(Parameters, frozen=True):
 
 
 class Again(OneGroup, frozen=True):
-    """The number to be sent again, and how many in a second; with ``again`` also those that were before."""
+    """How many dead letters to send again, and how many in a second; with ``again`` also those sent again before."""
 
     limit: Annotated[int, msgspec.Meta(ge=1)]
     rate_per_s: Annotated[float, msgspec.Meta(gt=0, le=100_000)]
