@@ -129,7 +129,7 @@ def test_a_request_is_good_once_and_on_its_connection_only() -> None:
 
 def test_a_connection_that_was_not_greeted_takes_no_such_signature() -> None:
     command = Client().request(17, {"topic": "orders"})
-    with pytest.raises(RequestError, match="this one was not"):
+    with pytest.raises(RequestError, match="this connection was not greeted"):
         control.check(HOST, command)
 
 
