@@ -107,7 +107,7 @@ def measure(directory: str, messages: int, body_bytes: int) -> dict[str, float]:
                 offset += 32
 
     def copy() -> None:
-        target, _ = follower.log.file_view(0)
+        target = follower.log.file_of(0)[0].buffer
         begin = 0
         for record in encoded:
             end = begin + len(record)

@@ -65,14 +65,14 @@ class ColdReads:
             self._loaded[window] = now_ns + KEPT_NS
             return None
         # A window never reaches over the ends of its data file. What lies two windows before it is given up.
-        start = position - position % log.file_bytes
+        mapped, start = log.file_of(position)
         begin = max(window * WINDOW_BYTES, start)
         end = min((window + 1) * WINDOW_BYTES, start + log.file_bytes)
         passed_end = begin - WINDOW_BYTES
         passed = (max(passed_end - WINDOW_BYTES, start) - start, passed_end - start)
         return LoadJob(
             window,
-            log.file_at(start),
+            mapped,
             begin - start,
             end - start,
             passed if passed[0] < passed[1] else None,

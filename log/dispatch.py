@@ -267,8 +267,9 @@ class Dispatcher:
         Returns -1 if they belong to so many queues that walking is to find where this dispatch ends.
         """
         assert self._plain_messages is not None, "it is called where there is such a function"
-        buffer, start, at = self._log.place_of(index)
-        found = self._plain_messages(buffer, start, at, to_index - index + 1, _APART)
+        position = self._log.position_of(index)
+        mapped, start = self._log.file_of(position)
+        found = self._plain_messages(mapped.buffer, start, position - start, to_index - index + 1, _APART)
         if found is None:
             return 0
         count, groups, raw_keys = found

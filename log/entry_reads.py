@@ -94,8 +94,8 @@ def check_record(log: EntryLog, physical_offset: int) -> int:
     position = physical_offset - HEADER_BYTES
     if not log.first_position <= position < log.end_position:
         raise OutOfRangeError(f"offset {physical_offset} has left the log")
-    buffer, start = log.file_view(position)
-    return _check_entry(log, buffer, start, position)
+    mapped, start = log.file_of(position)
+    return _check_entry(log, mapped.buffer, start, position)
 
 
 def check_run(log: EntryLog, first_index: int, run: Run) -> None:
@@ -106,7 +106,8 @@ def check_run(log: EntryLog, first_index: int, run: Run) -> None:
     if run.position >= log.checked_position:
         return
     position = run.position
-    buffer, start = log.file_view(position)
+    mapped, start = log.file_of(position)
+    buffer = mapped.buffer
     for index in range(first_index, run.last_index + 1):
         size = HEADER_BYTES + _check_entry(log, buffer, start, position)
         _, _, number, term, *_ = HEADER.unpack_from(buffer, position - start)

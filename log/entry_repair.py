@@ -37,8 +37,8 @@ def put_back(log: EntryLog, entries: EntryRange) -> tuple[int, FlushJob]:
         raise DamagedRangeError(0, f"entry {first} is not at position {entries.position} of this log")
     if last == log.last_index and entries.end_position != log.end_position:
         raise DamagedRangeError(0, f"the log ends at {log.end_position}, not at {entries.end_position}")
-    at = entries.position % log.file_bytes
-    mapped = log.file_at(entries.position - at)
+    mapped, start = log.file_of(entries.position)
+    at = entries.position - start
     differing = 0
     for number in range(first, last + 1):
         begin = entries.position_of(number) - entries.position
@@ -82,7 +82,7 @@ def whole_again(log: EntryLog, index: int) -> tuple[int, int] | None:
     behind = log.first_position if known is None else known[0]
     for start in log.file_starts():
         if start > behind:
-            number = HEADER.unpack_from(log.file_at(start).buffer, 0)[2]
+            number = HEADER.unpack_from(log.file_of(start)[0].buffer, 0)[2]
             if not index < number <= log.last_index or not _has_header(log, number, start):
                 continue
             noted = log.unit_unchecked(number)
@@ -92,21 +92,21 @@ def whole_again(log: EntryLog, index: int) -> tuple[int, int] | None:
 
 
 def _has_header(log: EntryLog, index: int, position: int) -> bool:
-    at = position % log.file_bytes
+    mapped, start = log.file_of(position)
+    at = position - start
     if at + HEADER_BYTES + MARKER_BYTES > log.file_bytes:
         return False
-    magic, _, number, _, found, *_ = HEADER.unpack_from(log.file_at(position - at).buffer, at)
+    magic, _, number, _, found, *_ = HEADER.unpack_from(mapped.buffer, at)
     return (magic, number, found) == (ENTRY_MAGIC, index, position)
 
 
 def correct_marker(log: EntryLog, index: int, position: int) -> FlushJob | None:
     """Writes the end marker at `position` anew if entry `index` begins the next file; None if it does not."""
-    at = position % log.file_bytes
-    next_start = position - at + log.file_bytes
+    mapped, start = log.file_of(position)
+    at, next_start = position - start, start + log.file_bytes
     noted = log.unit_unchecked(index)
     if noted is None or noted[0] != next_start or not _has_header(log, index, next_start):
         return None
-    mapped = log.file_at(position - at)
     END_MARKER.pack_into(mapped.buffer, at, END_MAGIC, log.file_bytes - at)
     mapped.write_back(at, at + MARKER_BYTES)
     return FlushJob([(mapped, at, at + MARKER_BYTES)], index)

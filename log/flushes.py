@@ -33,8 +33,8 @@ class Written(Protocol):
     epoch: int
     damaged: bool
 
-    def file_at(self, start: int) -> MappedFile:
-        """Returns the data file that begins at `start`."""
+    def file_of(self, position: int) -> tuple[MappedFile, int]:
+        """Returns the data file in which `position` lies, and the position of its start."""
 
 
 class Flushes:
@@ -184,9 +184,9 @@ class Flushes:
         ranges = []
         end_position = self._log.end_position
         while position < end_position:
-            start = self._data.start_of(position)
+            mapped, start = self._log.file_of(position)
             next_start = start + self._data.file_bytes
             end = min(end_position, next_start)
-            ranges.append((self._log.file_at(start), position - start, end - start))
+            ranges.append((mapped, position - start, end - start))
             position = next_start
         return ranges

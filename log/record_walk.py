@@ -36,7 +36,9 @@ def walk_records(log: EntryLog, first: int, last: int) -> Iterator[WalkedRecord]
     for index in range(first, last + 1):
         if end > last_at or buffer[end] == 0xFF:
             # The first entry, or the file's end marker, or what may be one: the entry index knows where this one is.
-            buffer, start, end = log.place_of(index)
+            position = log.position_of(index)
+            mapped, start = log.file_of(position)
+            buffer, end = mapped.buffer, position - start
             if end > last_at:
                 continue  # shorter than any record
         at = end
@@ -44,7 +46,7 @@ def walk_records(log: EntryLog, first: int, last: int) -> Iterator[WalkedRecord]
         magic, entry_size, size, version, queue_id, queue_offset, physical_offset, flags, time, body = heads
         if magic != ENTRY_MAGIC:
             # What is behind the snapshot comes again after a start, which has scanned the last files only.
-            raise DamagedLogError(log.file_at(start).path, at, f"entry {index} does not begin there")
+            raise DamagedLogError(log.file_of(start)[0].path, at, f"entry {index} does not begin there")
         end = at + entry_size
         # The topic stands behind the body. `_HEADS` has read the right fields only of V1 records with IPv4 hosts.
         if flags & _ANY_HOST_V6 or version != MAGIC_V1:

@@ -36,8 +36,8 @@ class Held(Protocol):
     file_bytes: int
     damage: DamageMet
 
-    def file_at(self, start: int) -> MappedFile:
-        """Returns the data file that begins at `start`."""
+    def file_of(self, position: int) -> tuple[MappedFile, int]:
+        """Returns the data file in which `position` lies, and the position of its start."""
 
 
 def checked_unit(log: Held, units: EntryIndex, index: int) -> tuple[int, int, int]:
@@ -93,10 +93,13 @@ def _sound_unit(log: Held, units: EntryIndex, index: int) -> tuple[int, int, int
     except DamagedLogError:
         return None
     position, size, term = unit
-    at = position % log.file_bytes
-    if not log.first_position <= position < log.end_position or at + HEADER_BYTES > log.file_bytes:
+    if not log.first_position <= position < log.end_position:
         return None
-    header = HEADER.unpack_from(log.file_at(position - at).buffer, at)
+    mapped, start = log.file_of(position)
+    at = position - start
+    if at + HEADER_BYTES > log.file_bytes:
+        return None
+    header = HEADER.unpack_from(mapped.buffer, at)
     return unit if header[:5] == (ENTRY_MAGIC, size, index, term, position) else None
 
 
@@ -124,15 +127,15 @@ def _entry_at(log: Held, position: int, index: int) -> tuple[int, int, int]:
 
     Raises DamagedEntryError if that is not entry `index`.
     """
-    at = position % log.file_bytes
-    buffer = log.file_at(position - at).buffer
-    next_start = position - at + log.file_bytes
+    mapped, start = log.file_of(position)
+    at, next_start = position - start, start + log.file_bytes
     if (
-        at + HEADER_BYTES + MARKER_BYTES > log.file_bytes or HEADER.unpack_from(buffer, at)[0] == END_MAGIC
+        at + HEADER_BYTES + MARKER_BYTES > log.file_bytes
+        or HEADER.unpack_from(mapped.buffer, at)[0] == END_MAGIC
     ) and next_start < log.end_position:
-        position, at, buffer = next_start, 0, log.file_at(next_start).buffer
+        position, at, mapped = next_start, 0, log.file_of(next_start)[0]
     if at + HEADER_BYTES <= log.file_bytes:
-        magic, size, number, term, found, *_ = HEADER.unpack_from(buffer, at)
+        magic, size, number, term, found, *_ = HEADER.unpack_from(mapped.buffer, at)
         fits = HEADER_BYTES < size <= min(log.file_bytes - MARKER_BYTES - at, log.end_position - position)
         if fits and (magic, number, found) == (ENTRY_MAGIC, index, position):
             return position, size, term
@@ -141,5 +144,5 @@ def _entry_at(log: Held, position: int, index: int) -> tuple[int, int, int]:
 
 def damaged_entry(log: Held, position: int, problem: str) -> DamagedEntryError:
     """Returns the error of an entry that is not at `position` as it was written, with its file and place there."""
-    at = position % log.file_bytes
-    return DamagedEntryError(log.file_at(position - at).path, at, problem, position)
+    mapped, start = log.file_of(position)
+    return DamagedEntryError(mapped.path, position - start, problem, position)

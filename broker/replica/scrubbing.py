@@ -157,8 +157,7 @@ class Scrubbing:
 
     def _slice(self, index: int, position: int, size: int) -> EntryScrub:
         entries = self._store.log
-        start = position - position % entries.file_bytes
-        mapped = entries.file_at(start)
+        mapped, start = entries.file_of(position)
         terms, end = entries.term_starts(), entries.end_position
         return EntryScrub(mapped, start, index, position, self._last_index, size, terms, end)
 

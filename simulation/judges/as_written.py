@@ -71,8 +71,8 @@ class Damage:
         return header[:5] == (ENTRY_MAGIC, size, index, term, position)
 
     def _bytes(self, log: EntryLog, begin: int, end: int) -> memoryview:
-        buffer, start = log.file_view(begin)
-        return self.mended(begin, buffer[begin - start : end - start])
+        mapped, start = log.file_of(begin)
+        return self.mended(begin, mapped.buffer[begin - start : end - start])
 
 
 NO_DAMAGE = Damage()

@@ -39,7 +39,7 @@ def test_a_window_is_loaded_once_for_a_while() -> None:
     job = cold.missing(WINDOW + 5, 0)
     assert job is not None
     job.run()
-    mapped = log.file_at(0)
+    mapped, _ = log.file_of(0)
     assert isinstance(mapped, MemoryMapped)
     assert mapped.loads[-1] == (WINDOW, 2 * WINDOW)
     cold.loaded(job, 0)
@@ -51,7 +51,7 @@ def test_a_window_is_loaded_once_for_a_while() -> None:
 def test_what_the_reader_has_passed_goes_first() -> None:
     log = log_of(3 * FILE)
     cold = ColdReads(log, hot_bytes=FILE)
-    mapped = log.file_at(0)
+    mapped, _ = log.file_of(0)
     assert isinstance(mapped, MemoryMapped)
     for window in range(3):
         job = cold.missing(window * WINDOW, 0)

@@ -14,9 +14,9 @@ from tests.log.memory_disk import MemoryDisk
 
 
 def scrub_of(log: EntryLog, index: int, position: int, slice_bytes: int) -> EntryScrub:
-    start = position - position % FILE
+    mapped, start = log.file_of(position)
     scrub = EntryScrub(
-        log.file_at(start),
+        mapped,
         start,
         index,
         position,

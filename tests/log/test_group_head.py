@@ -223,7 +223,8 @@ def test_where_the_head_is_damage_may_hide(disk: MemoryDisk, store: Store) -> No
     unit = memoryview(
         disk.files[f"{directory}/index/{index_start * store.options.index_file_units * UNIT_BYTES:020d}"].seen
     )[at : at + UNIT_BYTES]
-    entry = store.log.file_view(position)[0][position % store.log.file_bytes :][:size]
+    mapped, start = store.log.file_of(position)
+    entry = mapped.buffer[position - start :][:size]
     kept = bytes(unit), bytes(entry)
     unit[:], entry[:] = bytes(len(unit)), bytes(size)
     with pytest.raises(DamagedLogError):

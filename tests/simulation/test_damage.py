@@ -59,12 +59,16 @@ def never_flushed(patch: pytest.MonkeyPatch) -> None:
 
 
 def written_a_page_too_far(patch: pytest.MonkeyPatch) -> None:
-    original = EntryLog.file_at
+    original = EntryLog.file_of
 
     def put_back(log: EntryLog, entries: Any) -> Any:
         with pytest.MonkeyPatch.context() as inner:
-            shift = 16
-            inner.setattr(EntryLog, "file_at", lambda self, start: _Shifted(original(self, start), shift))
+
+            def file_of(self: EntryLog, position: int) -> Any:
+                mapped, start = original(self, position)
+                return _Shifted(mapped, shift=16), start
+
+            inner.setattr(EntryLog, "file_of", file_of)
             return entry_repair.put_back(log, entries)
 
     patch.setattr("broker.replica.repairs.put_back", put_back)
