@@ -29,9 +29,9 @@ from broker.node.running import RunningNode
 from broker.replica.batch_appends import BatchAppends
 from broker.requests.client_sessions import ClientSession
 from broker.sending.batch_properties import BatchProperties
-from log.dispatch import Dispatcher
-from log.entry_log import EntryLog
-from log.loops import INSTALLED
+from log.dispatching.dispatch import Dispatcher
+from log.entries.entry_log import EntryLog
+from log.formats.loops import INSTALLED
 from log.options import StoreOptions
 from tests.broker.harness import Client, Group
 

@@ -32,7 +32,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import encode, request
 from broker.requests.client_sessions import ClientSession
 from broker.tools.bench.results import this_machine
-from log.loops import INSTALLED
+from log.formats.loops import INSTALLED
 from tests.broker.harness import SMALL_STORE, Group
 
 STAGES: tuple[tuple[type, str, str], ...] = (

@@ -44,7 +44,7 @@ from broker.remoting.command import encode_head, request
 from broker.tools.bench.process_cost import resident_without_mappings_mib
 from broker.tools.cluster.layout import LocalClusterOptions
 from broker.tools.cluster.local import LocalCluster
-from log.checkpoint import NOTES
+from log.notes.checkpoint import NOTES
 
 RESULTS: Final = Path(__file__).parent / "results" / "growth.json"
 TOPIC: Final = "Busy"

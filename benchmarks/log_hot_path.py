@@ -12,11 +12,11 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from log.entry_reads import record_at
-from log.layout import HEADER_BYTES
-from log.mmap_disk import MmapDisk
+from log.entries.entry_reads import record_at
+from log.files.mmap_disk import MmapDisk
+from log.formats.layout import HEADER_BYTES
+from log.formats.record import encode_record, pack_host
 from log.options import StoreOptions
-from log.record import encode_record, pack_host
 from log.store import Store
 
 _HOST = pack_host("127.0.0.1", 10911)

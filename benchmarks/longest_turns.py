@@ -39,7 +39,7 @@ from broker.remoting.steps import finished
 from broker.replica.applied import AppliedState
 from broker.requests.client_sessions import ClientSession, SessionLimits
 from broker.settings.tables import NameServerSettings
-from log.batch import BatchItem, encode_batch
+from log.formats.batch import BatchItem, encode_batch
 from log.options import StoreOptions
 from raft.messages import SnapshotRequest
 from tests.broker.fields import pull_fields

@@ -15,7 +15,7 @@ import sys
 from typing import Final
 
 from broker.remoting.codes import RequestCode
-from log.record import encode_record, pack_host
+from log.formats.record import encode_record, pack_host
 
 TOPIC: Final = "Cost"
 GROUP: Final = "STUB"

@@ -64,11 +64,11 @@ from broker.topics.creation import Creations
 from broker.topics.topics_processor import TopicsProcessor
 from broker.transactions.checks import TransactionChecks
 from broker.transactions.decisions import Decisions
-from log.disk import Disk
-from log.layout import UNIT_BYTES
-from log.loops import INSTALLED
+from log.files.disk import Disk
+from log.formats.layout import UNIT_BYTES
+from log.formats.loops import INSTALLED
+from log.formats.record import pack_host
 from log.options import StoreOptions
-from log.record import pack_host
 from log.store import RecoveryReport, Store
 from raft.config import RaftConfig
 from raft.state import RandomSource

@@ -7,8 +7,8 @@ was made with: positions in the log depend on them, on every replica alike.
 
 from dataclasses import dataclass
 
-from log.loops import PURE, Loops
-from log.own_topics import DEFAULT_DELAY_LEVELS_MS
+from log.formats.loops import PURE, Loops
+from log.formats.own_topics import DEFAULT_DELAY_LEVELS_MS
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@
     <root>/timer/          timed messages by time, made from their queue at each start
     <root>/snapshot        replicated metadata, covering the log up to its applied index
     <root>/incoming/       what a snapshot from the leader will put in the place of others, while it is written
-    <root>/format          which releases can read all this (`log.store_format`)
-    <root>/recovery-notes-<epoch>, checkpoint, abort, lock    see `log.checkpoint`
+    <root>/format          which releases can read all this (`log.notes.store_format`)
+    <root>/recovery-notes-<epoch>, checkpoint, abort, lock    see `log.notes.checkpoint`
 
 The order in which a node uses it: `open`; `hard_state.read`; append and truncate through `log`, whose `flushes` and
 `prepare_job` run in workers; `dispatch` up to the commit index; jobs of `snapshot` and `checkpoints` now and then;
@@ -24,16 +24,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
-from log import cuts
-from log.checkpoint import ABORT, Checkpoints, Notes, read_notes, remove_other_notes
-from log.consume_queue import NO_RECORD_BYTES, UNIT_BYTES, ConsumeQueue
-from log.consume_queues import DIRECTORY as QUEUE_DIRECTORY
-from log.consume_queues import ConsumeQueues, EmptyQueues
-from log.disk import Disk, StoreLock
-from log.dispatch import Allowance, Dispatch, Dispatcher, queue_ends_of_entries
-from log.entry_log import EntryLog
-from log.entry_reads import file_beginnings, index_at, record_at
-from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
+from log.dispatching.dispatch import Allowance, Dispatch, Dispatcher, queue_ends_of_entries
+from log.entries import cuts
+from log.entries.entry_log import EntryLog
+from log.entries.entry_reads import file_beginnings, index_at, record_at
+from log.entries.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
+from log.entries.expired_files import DataFile, HeadLook, files_to_delete
 from log.errors import (
     DamagedLogError,
     DamagedStateError,
@@ -43,18 +39,22 @@ from log.errors import (
     QueueOrderError,
     RecordError,
 )
-from log.expired_files import DataFile, HeadLook, files_to_delete
-from log.hard_state import HardStateFile
-from log.incoming import Incoming, discard_incoming
-from log.index_files import DIRECTORY as INDEX_DIRECTORY
-from log.index_files import IndexFiles
-from log.layout import HEADER_BYTES
+from log.files.disk import Disk, StoreLock
+from log.files.removal import RemovalJob
+from log.formats.layout import HEADER_BYTES
+from log.formats.record import is_message_at, peek
+from log.index.index_files import DIRECTORY as INDEX_DIRECTORY
+from log.index.index_files import IndexFiles
+from log.notes.checkpoint import ABORT, Checkpoints, Notes, read_notes, remove_other_notes
+from log.notes.hard_state import HardStateFile
+from log.notes.incoming import Incoming, discard_incoming
+from log.notes.snapshot import Snapshot, SnapshotFile
+from log.notes.store_format import FIRST_FORMAT, check_format, write_format
 from log.options import StoreOptions
-from log.record import is_message_at, peek
-from log.removal import RemovalJob
-from log.snapshot import Snapshot, SnapshotFile
-from log.store_format import FIRST_FORMAT, check_format, write_format
-from log.timer_index import TimerIndex
+from log.queues.consume_queue import NO_RECORD_BYTES, UNIT_BYTES, ConsumeQueue
+from log.queues.consume_queues import DIRECTORY as QUEUE_DIRECTORY
+from log.queues.consume_queues import ConsumeQueues, EmptyQueues
+from log.queues.timer_index import TimerIndex
 
 QUEUES_AT_ONCE = 200
 """Queues that are asked in one turn where they begin: some 30 us each, as most of their files are not mapped."""
@@ -146,7 +146,7 @@ class Store:
         while the records are still there."""
         self.snapshot = SnapshotFile(disk)
         self.format = FIRST_FORMAT
-        """See `log.store_format`."""
+        """See `log.notes.store_format`."""
         self._dispatcher = Dispatcher(log, self.queues, self.index, options)
         self.checkpoints = Checkpoints(disk, options, log, self.queues, self.index, self._dispatcher)
 

@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from broker.access.accounts import AccountEntry, AccountsError, parse, parse_entries
-from log.private_files import FILE_MODE
+from log.files.private_files import FILE_MODE
 
 _BEGIN: Final = re.compile(r"\s*\[\[\s*(accounts|\"accounts\"|'accounts')\s*\]\]")
 _OTHER_TABLE: Final = re.compile(r"\s*\[(?!\s*(accounts|\"accounts\"|'accounts')\s*\.)")

@@ -15,7 +15,7 @@ from broker.access.refusal import Reason, RefusedError
 from broker.remoting.command import RemotingCommand
 from broker.remoting.rocketmq_signature import ACCESS_KEY, SIGNATURE, signature
 from broker.requests.connection import Greeting
-from log.record import unpack_host
+from log.formats.record import unpack_host
 
 _ADDRESSES_MAX: Final = 4096
 """The number of addresses with ports of which it is remembered whether they need sign."""

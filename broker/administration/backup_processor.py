@@ -36,8 +36,8 @@ from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply
 from broker.settings.tables import NodeSettings
 from broker.state.release import Release
-from log.entry_log import EntryLog
-from log.entry_reads import check_run
+from log.entries.entry_log import EntryLog
+from log.entries.entry_reads import check_run
 from log.errors import DamagedLogError, OutOfRangeError
 
 LEASE_NS: Final = 60_000_000_000

@@ -41,7 +41,7 @@ from broker.requests.processing import HandledOn, Pace, Route
 from broker.requests.responses import reply_json
 from broker.state.topic_rules import queues_of
 from broker.statistics.stats import Stats
-from log.record import unpack_host
+from log.formats.record import unpack_host
 
 
 class ConnectionsProcessor:

@@ -34,9 +34,9 @@ from broker.statistics.events import EventKind, Events
 from broker.statistics.families import Told, counter, gauge, histogram, many, one
 from broker.statistics.stats import Stats
 from broker.statistics.totals import OTHERS
-from log.disk import Disk
 from log.errors import LogFault
-from log.layout import HEADER_BYTES
+from log.files.disk import Disk
+from log.formats.layout import HEADER_BYTES
 
 QUEUES_AT_ONCE: Final = 200
 """Queues whose lag is read before others have their turn: a millisecond's work."""

@@ -8,8 +8,8 @@ from broker.remoting.admin_bodies import ConsumeOffset
 from broker.remoting.bodies import MessageQueue, TopicConfig
 from broker.remoting.codes import ResponseCode
 from broker.requests.errors import RequestError
-from log.consume_queue import ConsumeQueue
 from log.errors import DamagedLogError
+from log.queues.consume_queue import ConsumeQueue
 
 QUEUES_TOLD_MAX: Final = 100_000
 """One response tells the progress in at most so many queues; of more it would be no frame, after seconds of work."""

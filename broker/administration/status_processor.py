@@ -25,10 +25,10 @@ from broker.state.metadata import DelayProgress
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from broker.statistics.stats import Stats
 from broker.statistics.windows import MINUTE
-from log.dispatch import Arrival
+from log.dispatching.dispatch import Arrival
 from log.errors import LogFault
-from log.layout import HEADER_BYTES
-from log.timer_index import Step, add_step
+from log.formats.layout import HEADER_BYTES
+from log.queues.timer_index import Step, add_step
 
 _MS: Final = 1_000_000
 

@@ -15,8 +15,8 @@ from broker.backups.manifest import Manifest
 from broker.remoting.backup_description import BackupDescription
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
-from log.entry_range import check_range
 from log.errors import DamagedRangeError
+from log.formats.entry_range import check_range
 
 Request = tuple[int, dict[str, str]]
 """Code and fields."""

@@ -23,10 +23,10 @@ from broker.backups.manifest import BackupFile, Manifest, begun, read_manifest, 
 from broker.remoting.backup_description import BackupDescription
 from broker.state.release import Release
 from broker.state.snapshot import StateSnapshot, decode_state
-from log.entry_range import EntryRange, check_range
 from log.errors import DamagedRangeError
-from log.layout import HEADER, HEADER_BYTES, file_name
-from log.private_files import make_directories, open_file, write_file
+from log.files.private_files import make_directories, open_file, write_file
+from log.formats.entry_range import EntryRange, check_range
+from log.formats.layout import HEADER, HEADER_BYTES, file_name
 
 _LOG: Final = "log"
 _NAME_LENGTH: Final = len(file_name(0))

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from broker.backups.errors import DamagedBackupError
 from broker.remoting.backup_description import BackupDescription
-from log.private_files import write_file
+from log.files.private_files import write_file
 
 NAME: Final = "manifest.json"
 _NEW_NAME: Final = "manifest.json.new"

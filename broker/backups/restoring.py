@@ -15,12 +15,12 @@ from broker.settings.tables import Settings
 from broker.state.commands import decode_command, deleted_topics
 from broker.state.release import Release
 from broker.state.snapshot import with_addresses
-from log.disk import Disk
-from log.hard_state import HardStateFile, StoredHardState
+from log.files.disk import Disk
+from log.notes.hard_state import HardStateFile, StoredHardState
+from log.notes.snapshot import Snapshot
+from log.notes.store_format import FIRST_FORMAT
 from log.options import StoreOptions
-from log.snapshot import Snapshot
 from log.store import Store
-from log.store_format import FIRST_FORMAT
 
 _FLUSH_BYTES = 64 << 20
 

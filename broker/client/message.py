@@ -18,9 +18,9 @@ from broker.client.errors import DamagedMessage
 from broker.remoting import property_names
 from broker.state.topic_rules import RETRY_PREFIX
 from log.errors import RecordError
-from log.message_id import offset_message_id
-from log.properties import KEYS, TAGS, UNIQ_KEY, get_property, parse_properties
-from log.record import SMALLEST_RECORD_BYTES, SYS_FLAG_COMPRESSED, Host, RecordHead, peek, unpack_host
+from log.formats.message_id import offset_message_id
+from log.formats.properties import KEYS, TAGS, UNIQ_KEY, get_property, parse_properties
+from log.formats.record import SMALLEST_RECORD_BYTES, SYS_FLAG_COMPRESSED, Host, RecordHead, peek, unpack_host
 
 COMPRESSION_TYPE_MASK = 0x700
 COMPRESSION_LZ4 = 0x100

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from log.private_files import open_file
+from log.files.private_files import open_file
 
 _STANDARD_ERROR: Final = 2
 

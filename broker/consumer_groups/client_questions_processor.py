@@ -30,7 +30,7 @@ from broker.requests.errors import RequestError
 from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply, reply_json
 from log.errors import RecordError
-from log.message_id import parse_offset_message_id
+from log.formats.message_id import parse_offset_message_id
 
 RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
 """A client's response that is larger is not passed on: with a head of its own it might be no frame any more."""

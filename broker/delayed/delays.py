@@ -44,9 +44,9 @@ from broker.state.metadata import DelayProgress
 from broker.state.topic_rules import SCHEDULE_TOPIC
 from broker.state.waiting_messages import addressed_properties
 from broker.statistics.events import Events
-from log.dispatch import Arrival
+from log.dispatching.dispatch import Arrival
 from log.errors import DamagedLogError, DiskFullError, EntryTooLargeError
-from log.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, with_property, without_properties
+from log.formats.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, with_property, without_properties
 
 CLOCK_CHECK_NS: Final = 10_000_000_000
 """The group's time approaches the leader's wall clock while something is pending; so it is looked at so often."""

@@ -19,11 +19,11 @@ from broker.requests.errors import ReplicaError
 from broker.state.topic_rules import WAITING_TOPICS
 from broker.state.waiting_messages import destination
 from broker.statistics.events import EventKind, Events
-from log.consume_queue import ConsumeQueue
-from log.entry_reads import record_at
+from log.entries.entry_reads import record_at
 from log.errors import DamagedLogError, DiskFullError, OutOfRangeError, RecordError
-from log.layout import HEADER_BYTES
-from log.record import Record, decode_record, peek
+from log.formats.layout import HEADER_BYTES
+from log.formats.record import Record, decode_record, peek
+from log.queues.consume_queue import ConsumeQueue
 
 log = structlog.get_logger("trivet.deliveries")
 

@@ -2,8 +2,8 @@
 
 Such a message waits in the timer queue, with the time at which it is due in TIMER_OUT_MS, and the leader appends it
 again, to its true topic, in the millisecond in which the group's time (broker/replica/group_clock.py) gets there. The
-order by time is an index over that queue which every replica keeps (log/timer_index.py); the replicated state says what
-is done (`TimerProgress`).
+order by time is an index over that queue which every replica keeps (log/queues/timer_index.py); the replicated state
+says what is done (`TimerProgress`).
 
 Each is delivered exactly once, whatever happens to leaders, as with delay levels (delays.py): the leader first writes
 which units of the queue it is about to deliver (`DeliverTimed`) and then the deliveries, without anything in between,
@@ -42,9 +42,9 @@ from broker.state.topic_rules import TIMER_TOPIC
 from broker.state.waiting_messages import addressed_properties, without_address
 from broker.statistics.events import Events
 from broker.statistics.stats import Stats
-from log.dispatch import Arrival
+from log.dispatching.dispatch import Arrival
 from log.errors import DamagedLogError, DiskFullError, EntryTooLargeError
-from log.properties import (
+from log.formats.properties import (
     TIMER_CANCELS,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
@@ -52,7 +52,7 @@ from log.properties import (
     TIMER_OUT_MS,
     with_property,
 )
-from log.timer_index import Step, Steps, TimerIndex, add_step
+from log.queues.timer_index import Step, Steps, TimerIndex, add_step
 
 CLOCK_CHECK_NS: Final = 1_000_000_000
 """The group's time approaches the leader's wall clock while something waits; so it is looked at so often."""

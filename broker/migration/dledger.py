@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from broker.migration.errors import DamagedSourceError, MigrationError
-from log.layout import END_MAGIC, END_MARKER, ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES
+from log.formats.layout import END_MAGIC, END_MARKER, ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES
 
 PIECE_BYTES: Final = 1 << 20
 _NAME_LENGTH: Final = 20

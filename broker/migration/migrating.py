@@ -21,11 +21,11 @@ from broker.migration.survey import Survey
 from broker.remoting.backup_description import BackupDescription
 from broker.state.release import FIRST_FORMAT, Release
 from broker.state.snapshot import encode_parts
-from log.entry_range import EntryRange, check_range
 from log.errors import DamagedRangeError
-from log.layout import HEADER_BYTES
-from log.own_topics import DEFAULT_DELAY_LEVELS_MS
-from log.record import QUEUE_OFFSET_AT, SYS_FLAG_AT, SYS_FLAG_ROLLBACK, peek
+from log.formats.entry_range import EntryRange, check_range
+from log.formats.layout import HEADER_BYTES
+from log.formats.own_topics import DEFAULT_DELAY_LEVELS_MS
+from log.formats.record import QUEUE_OFFSET_AT, SYS_FLAG_AT, SYS_FLAG_ROLLBACK, peek
 
 _TERM: Final = struct.Struct(">q")
 _CHECKSUM: Final = struct.Struct(">iiI")

@@ -13,9 +13,9 @@ from zlib import crc32
 from broker.backups.directory import BackupWriter
 from broker.migration.dledger import Head, Piece
 from broker.migration.errors import MigrationError
-from log.entry_range import EntryRange, check_range
-from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES, UNIT, UNIT_BYTES
-from log.record import PHYSICAL_OFFSET_AT
+from log.formats.entry_range import EntryRange, check_range
+from log.formats.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES, UNIT, UNIT_BYTES
+from log.formats.record import PHYSICAL_OFFSET_AT
 
 TERM: Final = 1
 """The first of Raft's terms; the group that begins with this log goes on with a later one."""

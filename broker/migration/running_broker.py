@@ -30,7 +30,7 @@ from broker.remoting.route import MASTER_ID
 from broker.settings.properties_file import PropertiesSyntaxError, parse
 from broker.state.topic_rules import HALF_OPERATIONS_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from log.errors import RecordError
-from log.record import RecordHead, check_record
+from log.formats.record import RecordHead, check_record
 
 _CALL_TIMEOUT_S: Final = 15.0
 _GET_TIMER_CHECK_POINT: Final = 60

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.migration.errors import DamagedSourceError
-from log.consume_queue import NO_RECORD_BYTES, UNIT, UNIT_BYTES
+from log.queues.consume_queue import NO_RECORD_BYTES, UNIT, UNIT_BYTES
 
 _BLOCK_UNITS: Final = 4096
 _BLOCKS_MAX: Final = 256

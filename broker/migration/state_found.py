@@ -30,7 +30,7 @@ from broker.state.topic_rules import (
     topic_config,
 )
 from broker.topics.topics_processor import QUEUES_MAX, RETRIES_MAX
-from log.timer_index import Step
+from log.queues.timer_index import Step
 
 _BROKERS_OWN: Final = frozenset(
     {

@@ -19,13 +19,12 @@ from broker.migration.source_queues import Unit
 from broker.migration.tables import Tables
 from broker.migration.transactions_found import HalfMessages
 from broker.state.topic_rules import HALF_OPERATIONS_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from log.consume_queues import is_storable_topic
 from log.errors import RecordError
-from log.java_hash import java_hash_utf8
-from log.layout import HEADER_BYTES
-from log.own_topics import INTERNAL_TOPIC
-from log.properties import TAGS, TIMER_CANCELS, TIMER_OUT_MS, get_property
-from log.record import (
+from log.formats.java_hash import java_hash_utf8
+from log.formats.layout import HEADER_BYTES
+from log.formats.own_topics import INTERNAL_TOPIC
+from log.formats.properties import TAGS, TIMER_CANCELS, TIMER_OUT_MS, get_property
+from log.formats.record import (
     SYS_FLAG_INNER_BATCH,
     SYS_FLAG_PREPARED,
     SYS_FLAG_ROLLBACK,
@@ -33,6 +32,7 @@ from log.record import (
     RecordHead,
     check_record,
 )
+from log.queues.consume_queues import is_storable_topic
 
 _TAGS_REMEMBERED: Final = 4096
 _ROLLED: Final = b"TIMER_ROLL_TIMES"

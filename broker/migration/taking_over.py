@@ -29,7 +29,7 @@ from broker.settings.tables import parse_delay_levels
 from broker.state.release import FIRST_FORMAT, Release
 from broker.state.snapshot import encode_parts
 from broker.state.topic_rules import HALF_OPERATIONS_TOPIC, HALF_TOPIC
-from log.record import PHYSICAL_OFFSET_AT
+from log.formats.record import PHYSICAL_OFFSET_AT
 
 STILL_S: Final = 5.0
 """Longer than a send that RocketMQ has let in waits for its place in the log, or for other nodes."""

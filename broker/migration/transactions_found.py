@@ -8,7 +8,7 @@ decision about any of them is one about all. If that position was written before
 
 from broker.state.open_transactions import Transactions
 from broker.state.transaction_records import CHECK_TIMES, HALF_QUEUE_OFFSET, decision_of
-from log.properties import UNIQ_KEY, get_property
+from log.formats.properties import UNIQ_KEY, get_property
 
 
 class HalfMessages:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from broker.requests.connection import Connection
 from broker.state.commands import Command
-from log.dispatch import Arrival
+from log.dispatching.dispatch import Arrival
 
 
 @dataclass(slots=True, eq=False)

@@ -15,7 +15,7 @@ from broker.replica.inner_limits import InnerLimits
 from broker.requests.connection import Outgoing
 from broker.state.release import THIS_RELEASE, Release
 from broker.trace import TraceWriter
-from log.disk import Disk
+from log.files.disk import Disk
 from log.options import StoreOptions
 from raft.state import RandomSource
 

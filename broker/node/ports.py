@@ -19,12 +19,12 @@ from broker.requests.connection import Connection
 from broker.requests.processing import Handler
 from broker.state.commands import Command
 from broker.state.metadata import Metadata
-from log.consume_queue import ConsumeQueue
-from log.consume_queues import ConsumeQueues
-from log.entry_log import EntryLog
-from log.index_files import IndexFiles
+from log.entries.entry_log import EntryLog
+from log.index.index_files import IndexFiles
 from log.options import StoreOptions
-from log.timer_index import TimerIndex
+from log.queues.consume_queue import ConsumeQueue
+from log.queues.consume_queues import ConsumeQueues
+from log.queues.timer_index import TimerIndex
 
 
 class StoredMessages(Protocol):

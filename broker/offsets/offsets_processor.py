@@ -34,7 +34,7 @@ from broker.requests.processing import HandledOn, Pace, Route
 from broker.requests.responses import refuse, reply, reply_unknown
 from broker.state.stored_offsets import StoredOffsets
 from broker.state.topic_rules import check_group_name, queues_of
-from log.consume_queue import Boundary, ConsumeQueue
+from log.queues.consume_queue import Boundary, ConsumeQueue
 
 OFFSETS_AT_ONCE: Final = 5_000
 """A step of the response that tells all offsets has so many."""

@@ -39,7 +39,7 @@ from broker.state.topic_rules import (
     TIMER_TOPIC,
 )
 from log.errors import RecordError
-from log.message_id import parse_offset_message_id
+from log.formats.message_id import parse_offset_message_id
 
 LIMIT = 32
 """Messages that are found unless the caller says otherwise."""

@@ -14,7 +14,7 @@ from broker.client.transport.pauses import Pauses
 from broker.operations.asking import Groups
 from broker.operations.own_groups import READER_GROUP
 from broker.remoting.codes import ResponseCode
-from log.record import Host
+from log.formats.record import Host
 
 MESSAGES_AT_ONCE = 32
 """Messages of one pull, RocketMQ's own limit of what it reads from the page cache."""

@@ -43,7 +43,7 @@ from broker.requests.responses import reply
 from broker.requests.shared_places import SharedPlaces
 from broker.settings.live import LiveSettings
 from broker.statistics.stats import Stats
-from log.dispatch import Arrival
+from log.dispatching.dispatch import Arrival
 
 SHORT_POLL_MS: Final = 1_000
 """A pull waits so long where long polling is off: answered at once, it would come again at once, for ever."""

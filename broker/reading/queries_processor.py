@@ -16,12 +16,12 @@ from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
 from broker.requests.processing import HandledOn, Route
 from broker.state.topic_rules import INTERNAL_TOPIC
-from log.entry_reads import index_at, record_at
+from log.entries.entry_reads import index_at, record_at
 from log.errors import OutOfRangeError, RecordError
-from log.index_file import StepBudget
-from log.layout import HEADER_BYTES
-from log.properties import KEYS, REAL_TOPIC, RETRY_TOPIC, UNIQ_KEY, get_property
-from log.record import peek
+from log.formats.layout import HEADER_BYTES
+from log.formats.properties import KEYS, REAL_TOPIC, RETRY_TOPIC, UNIQ_KEY, get_property
+from log.formats.record import peek
+from log.index.index_file import StepBudget
 
 QUERY_COUNT_MAX: Final = 64
 UNIQUE_KEY_QUERY_COUNT: Final = 32

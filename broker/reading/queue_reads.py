@@ -10,10 +10,10 @@ from broker.offsets.resets import OffsetResets
 from broker.reading.subscriptions import SQL_WORK_MAX, Filter, SqlFilter
 from broker.remoting.codes import ResponseCode
 from broker.remoting.headers import PullMessageHeader
-from log.consume_queue import NO_RECORD_BYTES, ConsumeQueue
-from log.entry_reads import check_record
+from log.entries.entry_reads import check_record
 from log.errors import DamagedEntryError, OutOfRangeError
-from log.record import is_message_at, peek
+from log.formats.record import is_message_at, peek
+from log.queues.consume_queue import NO_RECORD_BYTES, ConsumeQueue
 
 COUNT_MAX: Final = 1024
 """Messages of one response."""

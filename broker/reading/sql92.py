@@ -47,13 +47,13 @@ from broker.reading.sql92_table import RULES, STATES
 from broker.reading.sql92_values import TypeMismatchError
 from broker.reading.sql92_words import END, SqlError, Token, tokens
 from broker.remoting.steps import finished
-from log.properties import get_property, properties_by_name
+from log.formats.properties import get_property, properties_by_name
 
 EXPRESSION_LENGTH_MAX: Final = 8192
 
 _TAKEN_APART_LENGTH: Final = 128
 """Characters of an expression from which it may well have ten names: so many searches cost what taking properties apart
-costs (log/properties.py), and each search costs more the longer they are."""
+costs (log/formats/properties.py), and each search costs more the longer they are."""
 
 _REMEMBERED_LENGTH: Final = 256
 """Longer expressions are few, and of each hundreds of times its length are kept."""

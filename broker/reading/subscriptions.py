@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.remoting.codes import ResponseCode
 from broker.requests.errors import RequestError
-from log.java_hash import java_hash
+from log.formats.java_hash import java_hash
 
 if TYPE_CHECKING:
     from broker.reading.sql92 import Predicate

@@ -7,7 +7,7 @@ Where something is shared out by addresses, `share_of` says what counts as one.
 from typing import Final
 
 from log.errors import RecordError
-from log.record import pack_host, unpack_host
+from log.formats.record import pack_host, unpack_host
 
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 """The beginning of an IPv4 address that is written as one of IPv6."""

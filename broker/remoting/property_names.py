@@ -1,11 +1,11 @@
 """The names of properties as text, for whoever has a message's properties by name (RocketMQ's `MessageConst`).
 
-`log.properties` has those that a broker looks up in a record's bytes.
+`log.formats.properties` has those that a broker looks up in a record's bytes.
 """
 
 from typing import Final
 
-from log import properties
+from log.formats import properties
 
 TAGS: Final = properties.TAGS.decode()
 KEYS: Final = properties.KEYS.decode()

@@ -15,7 +15,7 @@ Beyond that everything is told that can be done without (`_OPTIONAL`): it is lef
 
 from typing import Final
 
-from log.properties import (
+from log.formats.properties import (
     CLUSTER,
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
@@ -24,7 +24,7 @@ from log.properties import (
     TRACE_ON,
     without_properties,
 )
-from log.record import MAX_PROPERTIES_BYTES
+from log.formats.record import MAX_PROPERTIES_BYTES
 
 SENT_BYTES_MAX: Final = 31 * 1024
 """Properties that a producer may give a message."""

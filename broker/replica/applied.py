@@ -21,8 +21,8 @@ from broker.state.release import Release
 from broker.state.snapshot import StateSnapshot, state_written
 from broker.state.snapshot_reading import let_go
 from broker.state.writing import Written
-from log.dispatch import Allowance, Arrival
-from log.entry_reads import check_run, index_of
+from log.dispatching.dispatch import Allowance, Arrival
+from log.entries.entry_reads import check_run, index_of
 from log.errors import DamagedEntryError, DamagedLogError, DiskFullError
 
 COMMAND_BYTES_AT_ONCE: Final = 128 * 1024

@@ -16,14 +16,14 @@ from broker.replica.proposals import BatchUnderWay, NewMessage, Waiter
 from broker.replica.uncommitted import Uncommitted
 from broker.requests.deadline import Time
 from broker.requests.errors import NotServingError
-from log.batch import BatchColumns
-from log.batch_entries import Shared, encode_each, encode_entries
-from log.columns import RUN_FROM, Places
-from log.entry_log import EntryLog
-from log.entry_room import make_room_for, make_room_for_all
+from log.entries.entry_log import EntryLog
+from log.entries.entry_room import make_room_for, make_room_for_all
 from log.errors import DiskFullError
-from log.layout import HEADER_BYTES
-from log.record import RECORD_BYTES_WITHOUT_VARIABLE_PARTS, SHORT_TOPIC_BYTES_MAX
+from log.formats.batch import BatchColumns
+from log.formats.batch_entries import Shared, encode_each, encode_entries
+from log.formats.columns import RUN_FROM, Places
+from log.formats.layout import HEADER_BYTES
+from log.formats.record import RECORD_BYTES_WITHOUT_VARIABLE_PARTS, SHORT_TOPIC_BYTES_MAX
 from raft.core import Raft
 
 log = structlog.get_logger("trivet.replica")

@@ -13,8 +13,8 @@ import structlog
 
 from broker.replica.recovering_file import RecoveringFile
 from broker.requests.deadline import NEVER
-from log.entry_log import EntryLog
-from log.flushes import FlushJob
+from log.entries.entry_log import EntryLog
+from log.entries.flushes import FlushJob
 from raft.core import Raft
 from raft.effects import RecoveryChanged
 
@@ -62,7 +62,8 @@ class Durability:
         self._generation = 0
         """Raft's generation of the log when the flush that is out began; meaningful only while `flushing`."""
         self._note_due_ns = now_ns + _NOTE_NS
-        """The time at which the log's note of how far it is durable is to be flushed; see `log.durable_note`."""
+        """The time at which the log's note of how far it is durable is to be flushed; see
+        `log.entries.durable_note`."""
         self.written_index = -2
         """Asynchronous mode only: raft knows that all up to this entry is held. `cut` makes it -2."""
 

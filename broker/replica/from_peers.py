@@ -15,9 +15,9 @@ from broker.replica.basis import Basis
 from broker.replica.incoming_snapshots import IncomingSnapshots, ReadSnapshot
 from broker.replica.members import Members
 from broker.statistics.events import EventKind
-from log.entry_range import EntryRange
-from log.entry_room import make_room_for_range
+from log.entries.entry_room import make_room_for_range
 from log.errors import DamagedRangeError, DiskFullError
+from log.formats.entry_range import EntryRange
 from raft.effects import AcceptEntries
 from raft.errors import ImpossibleMessage
 from raft.messages import AppendRequest, AppendResponse, RecoveryRequest, SnapshotRequest, VoteResponse

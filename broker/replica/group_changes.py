@@ -14,7 +14,7 @@ from broker.replica.leadership import Leadership
 from broker.replica.members import Members
 from broker.replica.proposals import Waiter
 from broker.requests.errors import NotServingError
-from log.entry_room import make_room
+from log.entries.entry_room import make_room
 from log.errors import DiskError, DiskFullError
 from raft.configuration import Change, Configuration
 from raft.errors import RaftError

@@ -1,8 +1,8 @@
 """The snapshots that leaders send to a replica: read in steps, made beside what is there, and written by a worker.
 
 A snapshot may have a hundred thousand rows. It is read in steps, one a turn, and its state and its queues are made
-beside those that are there; then a worker writes the files that it brings (log/incoming.py). Raft hears of it when they
-are durable, and it replaces all at once. If the node ends before that, it was as if lost on the way.
+beside those that are there; then a worker writes the files that it brings (log/notes/incoming.py). Raft hears of it
+when they are durable, and it replaces all at once. If the node ends before that, it was as if lost on the way.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from broker.requests.processing import Pace
 from broker.state.snapshot import StateSnapshot, state_read
 from broker.state.snapshot_reading import Read
 from broker.state.writing import slices
-from log.consume_queues import EmptyQueues
-from log.incoming import Incoming
-from log.snapshot import Snapshot
+from log.notes.incoming import Incoming
+from log.notes.snapshot import Snapshot
+from log.queues.consume_queues import EmptyQueues
 from log.store import Store
 from raft.messages import SnapshotRequest
 

@@ -12,10 +12,10 @@ So any reader of the log can skip them by their topic, as dispatch does.
 from typing import Final
 
 from broker.state.topic_rules import INTERNAL_TOPIC
-from log.entry_log import EntryLog
-from log.layout import HEADER_BYTES
-from log.properties import TAGS, get_property
-from log.record import RECORD_BYTES_WITHOUT_VARIABLE_PARTS, encode_record, peek
+from log.entries.entry_log import EntryLog
+from log.formats.layout import HEADER_BYTES
+from log.formats.properties import TAGS, get_property
+from log.formats.record import RECORD_BYTES_WITHOUT_VARIABLE_PARTS, encode_record, peek
 
 INTERNAL_TOPIC_BYTES: Final = INTERNAL_TOPIC.encode()
 NO_OP: Final = b"noop"

@@ -17,13 +17,13 @@ from broker.replica.scrubbing import Scrub
 from broker.requests.deadline import NEVER
 from broker.statistics.histogram import Histogram
 from broker.statistics.timings import Timings
-from log.checkpoint import CheckpointJob
-from log.cold_reads import LoadJob
-from log.flushes import FlushJob
-from log.incoming import Incoming
-from log.removal import RemovalJob
-from log.snapshot import SnapshotJob
-from log.tail import PrepareJob
+from log.entries.cold_reads import LoadJob
+from log.entries.flushes import FlushJob
+from log.entries.tail import PrepareJob
+from log.files.removal import RemovalJob
+from log.notes.checkpoint import CheckpointJob
+from log.notes.incoming import Incoming
+from log.notes.snapshot import SnapshotJob
 
 
 class Job(NamedTuple):

@@ -34,8 +34,8 @@ from broker.state.commands import (
 )
 from broker.state.metadata import Metadata
 from log.errors import DiskFullError
-from log.layout import HEADER_BYTES
-from log.record import RECORD_BYTES_WITHOUT_VARIABLE_PARTS, SHORT_TOPIC_BYTES_MAX
+from log.formats.layout import HEADER_BYTES
+from log.formats.record import RECORD_BYTES_WITHOUT_VARIABLE_PARTS, SHORT_TOPIC_BYTES_MAX
 from raft.effects import AppendNoop
 from raft.errors import LeadershipTransferring, NotLeader, ProposalLimit
 

@@ -1,11 +1,11 @@
-"""Responses that wait until a worker has brought their bytes into memory (log/cold_reads.py).
+"""Responses that wait until a worker has brought their bytes into memory (log/entries/cold_reads.py).
 
 One window is loaded at a time: readers of a long backlog share the disk with the flushes, and must not crowd them out.
 """
 
 from collections.abc import Callable
 
-from log.cold_reads import ColdReads, LoadJob
+from log.entries.cold_reads import ColdReads, LoadJob
 
 WAITING_MAX = 4096
 """The most responses that wait; further ones are sent at once, and the thread that sends them waits for the disk."""

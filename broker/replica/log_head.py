@@ -1,6 +1,6 @@
 """The head of one replica's log: its oldest data files, deleted where a snapshot covers them.
 
-Which of them may go says log/expired_files.py, and when a node looks broker/retention/retention.py.
+Which of them may go says log/entries/expired_files.py, and when a node looks broker/retention/retention.py.
 
 What is gone is gone for all, whoever leads: clients never learn of a lower first offset than they knew. So the group
 has a head of its own, `Metadata.head_position`, which entries raise (`RaiseHead`), and a queue begins with its first
@@ -31,9 +31,9 @@ from broker.replica.leadership import Leadership
 from broker.replica.members import Members
 from broker.requests.errors import ReplicaError
 from broker.state.commands import FORMAT_OF_COMMANDS, RaiseHead
-from log.entry_reads import file_beginnings
+from log.entries.entry_reads import file_beginnings
+from log.entries.expired_files import HeadLook, RetentionPolicy
 from log.errors import DiskFullError
-from log.expired_files import HeadLook, RetentionPolicy
 
 log = structlog.get_logger("trivet.retention")
 

@@ -13,7 +13,7 @@ from broker.peers import protocol as peer_protocol
 from broker.replica.members_file import MembersFile
 from broker.replica.proposals import Observer, Waiter
 from broker.requests.connection import Connection
-from log.entry_range import EntryRange
+from log.formats.entry_range import EntryRange
 from raft.configuration import AddLearner, Change
 from raft.core import Raft
 from raft.effects import ConfigurationChanged

@@ -28,12 +28,12 @@ from typing import Any, Final
 import cbor2
 
 from broker.settings.rules import ImpossibleSettingError
-from log.disk import Disk
-from log.entry_range import EntryRange
 from log.errors import DiskFullError
-from log.layout import HEADER_BYTES
-from log.record import peek
-from log.state_file import read_state, write_state
+from log.files.disk import Disk
+from log.files.state_file import read_state, write_state
+from log.formats.entry_range import EntryRange
+from log.formats.layout import HEADER_BYTES
+from log.formats.record import peek
 from raft.configuration import Configuration
 
 MEMBERSHIP_FILE: Final = "membership"

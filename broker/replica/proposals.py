@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import msgspec
 
 from broker.state.commands import Command
-from log.dispatch import Arrival
-from log.record import Buffer, Record
+from log.dispatching.dispatch import Arrival
+from log.formats.record import Buffer, Record
 
 
 class NewMessage(msgspec.Struct, gc=False):
@@ -25,11 +25,11 @@ class NewMessage(msgspec.Struct, gc=False):
     queue_id: int
     flag: int
     sys_flag: int
-    """Bits `log.record.SYS_FLAG_*`; those of the hosts' kinds are set by the record's encoder."""
+    """Bits `log.formats.record.SYS_FLAG_*`; those of the hosts' kinds are set by the record's encoder."""
     born_timestamp: int
     """Milliseconds, by the producer's clock."""
     born_host: bytes
-    """The producer's address as `log.record.pack_host` packs it."""
+    """The producer's address as `log.formats.record.pack_host` packs it."""
     reconsume_times: int
     body: Buffer
     properties: bytes

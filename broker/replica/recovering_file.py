@@ -13,13 +13,13 @@ learned, a new boot noted) until raft says that the mode is over, the file says 
 the damage is cut, and a crash in the middle begins the mode again.
 
 An unfinished write at the log's end is no loss: what was acknowledged lies before it. The log itself tells it from
-damage of its last entries, as it notes how far flushes have covered it (`log.durable_note`). After a stop that was not
-in order, in asynchronous mode, the page cache is gone if the machine was started anew since, and with it maybe
-acknowledged entries, without a trace in the files: only the boot tells. A crash of the process loses nothing, unless
-a flush had failed: pages that it did not write look clean and may leave the cache (Rebello et al., "Can Applications
-Recover from fsync Failures?", 2020), so that the log may end before what was acknowledged, as if never written to.
-How far asynchronous mode acknowledged is therefore kept as well, in the page cache of a file of its own,
-`acknowledged`: 8 bytes, the index behind the last entry that this node may have acknowledged.
+damage of its last entries, as it notes how far flushes have covered it (`log.entries.durable_note`). After a stop that
+was not in order, in asynchronous mode, the page cache is gone if the machine was started anew since, and with it maybe
+acknowledged entries, without a trace in the files: only the boot tells. A crash of the process loses nothing, unless a
+flush had failed: pages that it did not write look clean and may leave the cache (Rebello et al., "Can Applications
+Recover from fsync Failures?", 2020), so that the log may end before what was acknowledged, as if never written to. How
+far asynchronous mode acknowledged is therefore kept as well, in the page cache of a file of its own, `acknowledged`: 8
+bytes, the index behind the last entry that this node may have acknowledged.
 """
 
 import struct
@@ -28,10 +28,10 @@ from typing import Any, Final
 
 import cbor2
 
-from log.disk import Disk, MappedFile
-from log.entry_recovery import RecoveryKind
+from log.entries.entry_recovery import RecoveryKind
 from log.errors import DamagedLogError
-from log.state_file import read_state, write_state
+from log.files.disk import Disk, MappedFile
+from log.files.state_file import read_state, write_state
 from log.store import RecoveryReport
 from raft.recovery_loss import Loss
 

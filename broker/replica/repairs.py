@@ -1,8 +1,8 @@
 """Committed entries that this node's disk has damaged: who holds them whole is asked, and they are put back.
 
-Readers find them (log/entry_reads.py), and the scrubber, which reads everything now and then (scrubbing.py). One
-place at a time is asked for, of one peer after the other: any node that has the entries committed may lend them. Why
-what comes back is what was there says log/entry_repair.py. It counts as repaired when it is on the disk.
+Readers find them (log/entries/entry_reads.py), and the scrubber, which reads everything now and then (scrubbing.py).
+One place at a time is asked for, of one peer after the other: any node that has the entries committed may lend them.
+Why what comes back is what was there says log/entries/entry_repair.py. It counts as repaired when it is on the disk.
 
 Where nobody has them whole this node says so, serves all the rest, and asks again, less and less often and whenever a
 peer comes back. A reader of damaged bytes gets an error, never the bytes.
@@ -20,9 +20,10 @@ from broker.replica.loads import Loads
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER
 from broker.statistics.events import EventKind, Events
-from log.entry_log import EntryLog
-from log.entry_reads import check_run, index_of
-from log.entry_repair import put_back
+from log.entries.entry_log import EntryLog
+from log.entries.entry_reads import check_run, index_of
+from log.entries.entry_repair import put_back
+from log.entries.flushes import FlushJob
 from log.errors import (
     DamagedEntryError,
     DamagedFileError,
@@ -30,7 +31,6 @@ from log.errors import (
     DamagedRangeError,
     OutOfRangeError,
 )
-from log.flushes import FlushJob
 
 LENT_BYTES_MAX: Final = 256 * 1024
 """The bytes of one answer, unless a single entry is larger: checked on both sides within a turn."""

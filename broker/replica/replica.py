@@ -60,12 +60,12 @@ from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.state.metadata import Metadata
 from broker.state.snapshot_reading import let_go
-from log import cuts
-from log.cold_reads import ColdReads
-from log.entry_log import EntryLog
+from log.entries import cuts
+from log.entries.cold_reads import ColdReads
+from log.entries.entry_log import EntryLog
+from log.entries.flushes import FlushJob
 from log.errors import DiskFullError
-from log.flushes import FlushJob
-from log.hard_state import StoredHardState
+from log.notes.hard_state import StoredHardState
 from raft import effects as fx
 from raft.config import HardState
 from raft.core import Raft

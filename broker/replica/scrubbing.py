@@ -1,9 +1,9 @@
 """The scrubber: everything old is read now and then, so that damage is found while others still hold what is damaged.
 
-A pass goes over all committed entries, slice by slice in a worker thread (`log.entry_scrub`), and holds against them
-what was made from them: the units of the log's index (here) and of the ConsumeQueues (`log.queue_scrub`). Index files
-(`log.index_scrub`) and the snapshot are held against their checksums at the end. What is damaged among the entries goes
-to `Repairs`, which has it from a peer; all else is made anew here.
+A pass goes over all committed entries, slice by slice in a worker thread (`log.entries.entry_scrub`), and holds against
+them what was made from them: the units of the log's index (here) and of the ConsumeQueues
+(`log.dispatching.queue_scrub`). Index files (`log.index.index_scrub`) and the snapshot are held against their checksums
+at the end. What is damaged among the entries goes to `Repairs`, which has it from a peer; all else is made anew here.
 
 It begins a pass every `storage.scrub_interval_s` and spreads it over half of that time, so that an idle node pays
 next to nothing, at `storage.scrub_bytes_per_second` at most. Whoever meets damage whose place in the log nobody knows
@@ -18,13 +18,13 @@ from broker.replica.applied import AppliedState
 from broker.replica.committed_entries import CommittedEntries
 from broker.replica.repairs import Repairs
 from broker.requests.deadline import NEVER
-from log.entry_repair import correct_marker, whole_again
-from log.entry_scrub import EntryScrub
+from log.dispatching.queue_scrub import QueueScrub
+from log.entries.entry_repair import correct_marker, whole_again
+from log.entries.entry_scrub import EntryScrub
+from log.entries.flushes import FlushJob
 from log.errors import DamagedEntryError, DamagedLogError
-from log.flushes import FlushJob
-from log.index_scrub import IndexScrub, IndexScrubber
-from log.queue_scrub import QueueScrub
-from log.snapshot import SnapshotScrub
+from log.index.index_scrub import IndexScrub, IndexScrubber
+from log.notes.snapshot import SnapshotScrub
 from log.store import Store
 
 log = structlog.get_logger("trivet.scrub")

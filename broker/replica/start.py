@@ -13,8 +13,8 @@ from broker.replica.members_file import MembersFile
 from broker.replica.recovering_file import RecoveringFile
 from broker.state.metadata import Metadata
 from broker.state.snapshot import decode_state, encode_state, restore_queue_ends
-from log.hard_state import StoredHardState
-from log.snapshot import Snapshot
+from log.notes.hard_state import StoredHardState
+from log.notes.snapshot import Snapshot
 from log.store import RecoveryReport, Store
 from raft.configuration import Configuration
 from raft.recovery_loss import Loss

@@ -16,8 +16,8 @@ from broker.remoting.pieces import Pieces
 from broker.replica.applied import AppliedState
 from broker.replica.basis import Basis
 from broker.requests.connection import Connection
-from log.entry_log import EntryLog, Run
-from log.entry_reads import check_run, index_of
+from log.entries.entry_log import EntryLog, Run
+from log.entries.entry_reads import check_run, index_of
 from log.errors import DamagedEntryError
 from raft.effects import Role, Send, SnapshotNeeded
 from raft.messages import (

@@ -7,7 +7,7 @@ committed prefix is taken at every index that is a multiple of `DIGEST_INTERVAL`
 from typing import Final
 
 from broker.trace import TraceWriter, extend_digest
-from log.entry_log import EntryLog
+from log.entries.entry_log import EntryLog
 from log.errors import DamagedLogError
 from raft.effects import RoleChanged
 

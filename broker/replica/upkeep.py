@@ -21,11 +21,11 @@ from broker.remoting.pieces import Pieces
 from broker.replica.disk_space import LOOK_NS, UPKEEP_PAUSE_NS, DiskSpace
 from broker.requests.deadline import NEVER
 from broker.state.release import Release
-from log.checkpoint import CheckpointJob
 from log.errors import DiskFullError
-from log.incoming import Incoming
-from log.removal import RemovalJob
-from log.snapshot import SnapshotJob
+from log.files.removal import RemovalJob
+from log.notes.checkpoint import CheckpointJob
+from log.notes.incoming import Incoming
+from log.notes.snapshot import SnapshotJob
 from log.store import Store
 from raft.core import Raft
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.remoting.addresses import share_of
-from log.record import unpack_host
+from log.formats.record import unpack_host
 
 Buffer = bytes | bytearray | memoryview
 

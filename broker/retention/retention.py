@@ -1,7 +1,7 @@
 """The deletion of the log's head, and the refusal of sends while the disk is full (docs/operations.md).
 
-This module says when a node looks and what it does; `files_to_delete` (log/expired_files.py) says which files may go,
-and `LogHead` (broker/replica/log_head.py) has them go.
+This module says when a node looks and what it does; `files_to_delete` (log/entries/expired_files.py) says which files
+may go, and `LogHead` (broker/replica/log_head.py) has them go.
 
 The leader says what goes (`LogHead`), and each node deletes it by itself: what is gone from the log is in the metadata
 snapshot as far as the group needs it, and a node that lacks entries which its leader deleted starts over from the
@@ -23,8 +23,8 @@ from broker.retention.waited_for import first_waiting_position
 from broker.settings.live import LiveSettings
 from broker.settings.tables import RetentionSettings
 from broker.state.commands import Command, RaiseFormat, RaiseHead
+from log.entries.expired_files import HeadLook, RetentionPolicy
 from log.errors import DamagedLogError, DiskFullError
-from log.expired_files import HeadLook, RetentionPolicy
 
 log = structlog.get_logger("trivet.retention")
 

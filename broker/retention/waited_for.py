@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from broker.node.ports import StoredMessages
 from broker.state.metadata import Metadata
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC
-from log.consume_queue import ConsumeQueue
-from log.layout import HEADER_BYTES
+from log.formats.layout import HEADER_BYTES
+from log.queues.consume_queue import ConsumeQueue
 
 
 def first_waiting_position(store: StoredMessages, metadata: Metadata) -> int | None:

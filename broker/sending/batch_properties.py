@@ -23,10 +23,10 @@ from broker.sending.properties import (
 )
 from broker.settings.live import LiveSettings
 from broker.transactions.incoming_halves import check_no_half
-from log.columns import RUN_FROM, pieces
-from log.properties import UNIQ_KEY, WAIT, without_properties
-from log.property_columns import property_columns
-from log.record import MAX_PROPERTIES_BYTES
+from log.formats.columns import RUN_FROM, pieces
+from log.formats.properties import UNIQ_KEY, WAIT, without_properties
+from log.formats.property_columns import property_columns
+from log.formats.record import MAX_PROPERTIES_BYTES
 
 _POP_RECEIPT: Final = b"POP_CK"
 _NOT_ASCII: Final = 0x80

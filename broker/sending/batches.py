@@ -1,7 +1,7 @@
 """Batches: each item becomes a record of its own, with consecutive queue offsets; all of them are stored, or none.
 
-`batch_columns` (log/batch.py) cuts a batch into items, this module checks them, `BatchProperties` adds the broker's
-properties, and `BatchAppends` makes the records.
+`batch_columns` (log/formats/batch.py) cuts a batch into items, this module checks them, `BatchProperties` adds the
+broker's properties, and `BatchAppends` makes the records.
 
 A batch may have tens of thousands of messages. So it is worked on in slices of `StoreOptions.batch_messages`, one a
 turn of the node. Pulls, heartbeats and consumer offsets go on between them; other messages wait, for the queue offsets
@@ -27,11 +27,11 @@ from broker.sending.responses import PendingSend
 from broker.sending.shared import sent_message, too_long
 from broker.settings.live import LiveSettings
 from broker.statistics.stats import Stats
-from log.batch import ITEM_OVERHEAD, BatchColumns, batch_columns
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
-from log.message_id import offset_message_ids
-from log.properties import terminated
-from log.record import SMALLEST_RECORD_BYTES
+from log.formats.batch import ITEM_OVERHEAD, BatchColumns, batch_columns
+from log.formats.message_id import offset_message_ids
+from log.formats.properties import terminated
+from log.formats.record import SMALLEST_RECORD_BYTES
 
 GROWTH_MAX: Final = 4
 """The records of a batch may have so many times the bytes of the longest message: tiny messages of RocketMQ's clients

@@ -8,7 +8,7 @@ from typing import Final
 
 from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.remoting.codes import Version
-from log.properties import (
+from log.formats.properties import (
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
     ORIGIN_MESSAGE_ID,

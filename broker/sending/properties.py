@@ -15,7 +15,7 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.property_room import SENT_BYTES_MAX
 from broker.requests.errors import RequestError
 from broker.state.topic_rules import CONSUMER_GROUP_PREFIXES
-from log.properties import (
+from log.formats.properties import (
     DELAY,
     HALF_MESSAGE,
     KEYS,
@@ -25,7 +25,7 @@ from log.properties import (
     UNIQ_KEY,
     properties_by_name,
 )
-from log.record import MAX_PROPERTIES_BYTES
+from log.formats.record import MAX_PROPERTIES_BYTES
 
 KEYS_MAX: Final = 1_000
 """Keys of one message. Each is an entry of every node's index: a message of nothing else took them 50 ms."""

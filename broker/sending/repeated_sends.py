@@ -77,13 +77,13 @@ from broker.requests.responses import reply
 from broker.sending.properties import SentProperties
 from broker.sending.responses import send_fields
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from log.batch import batch_columns
-from log.entry_reads import index_at, record_at
+from log.entries.entry_reads import index_at, record_at
 from log.errors import DamagedLogError, OutOfRangeError, RecordError
-from log.layout import HEADER_BYTES
-from log.message_id import offset_message_ids
-from log.properties import REAL_QUEUE_ID, REAL_TOPIC, UNIQ_KEY, get_property
-from log.record import RecordHead, peek
+from log.formats.batch import batch_columns
+from log.formats.layout import HEADER_BYTES
+from log.formats.message_id import offset_message_ids
+from log.formats.properties import REAL_QUEUE_ID, REAL_TOPIC, UNIQ_KEY, get_property
+from log.formats.record import RecordHead, peek
 
 SEARCHED_INDEX_FILES: Final = 2
 """First attempts are looked up in so many of the newest IndexFiles; attempts with an older floor are refused."""

@@ -35,8 +35,8 @@ from broker.settings.live import LiveSettings
 from broker.state.topic_rules import FORBIDDEN_TO_SEND, REPLY_SUFFIX
 from broker.statistics.events import EventKind, Events
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
-from log.properties import REPLY_TO_CLIENT, get_property, terminated, with_property
-from log.record import SYS_FLAG_TRANSACTION_MASK, unpack_host
+from log.formats.properties import REPLY_TO_CLIENT, get_property, terminated, with_property
+from log.formats.record import SYS_FLAG_TRANSACTION_MASK, unpack_host
 from raft.state import RandomSource
 
 PUSH_TIME: Final = b"PUSH_REPLY_TIME"

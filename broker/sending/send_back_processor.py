@@ -36,8 +36,8 @@ from broker.state.topic_rules import (
 from broker.statistics.stats import Stats
 from broker.topics.creation import Creations
 from log.errors import EntryTooLargeError, RecordError
-from log.message_id import offset_message_id
-from log.properties import (
+from log.formats.message_id import offset_message_id
+from log.formats.properties import (
     DELAY,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
@@ -45,7 +45,7 @@ from log.properties import (
     with_property,
     without_properties,
 )
-from log.record import MAX_PROPERTIES_BYTES, Record, decode_record
+from log.formats.record import MAX_PROPERTIES_BYTES, Record, decode_record
 from raft.state import RandomSource
 
 FIRST_RETRY_LEVEL: Final = 3

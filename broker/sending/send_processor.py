@@ -50,8 +50,8 @@ from broker.topics.creation import Creations
 from broker.topics.first_messages import NewTopics
 from broker.transactions.incoming_halves import check_room, check_sys_flag, hide_half, sent_as_half
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
-from log.properties import DELAY, without_properties
-from log.record import (
+from log.formats.properties import DELAY, without_properties
+from log.formats.record import (
     MAX_PROPERTIES_BYTES,
     SYS_FLAG_INNER_BATCH,
     SYS_FLAG_PREPARED,

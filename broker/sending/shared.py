@@ -7,7 +7,7 @@ from broker.replica.proposals import NewMessage
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
 from broker.state.topic_rules import queues_of
-from log.record import Buffer
+from log.formats.record import Buffer
 from raft.state import RandomSource
 
 

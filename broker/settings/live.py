@@ -29,8 +29,8 @@ from broker.settings.tables import (
     Settings,
     SettingsTable,
 )
-from log.disk import Disk
-from log.state_file import read_state, write_state
+from log.files.disk import Disk
+from log.files.state_file import read_state, write_state
 
 log = structlog.get_logger("trivet.settings")
 

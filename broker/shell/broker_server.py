@@ -39,7 +39,7 @@ from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
 from broker.shell.worker import JobsBetweenReads
 from log.errors import DiskError
-from log.mmap_disk import MmapDisk
+from log.files.mmap_disk import MmapDisk
 
 if TYPE_CHECKING:
     from broker.shell.http import HttpServer

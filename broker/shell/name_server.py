@@ -34,7 +34,7 @@ from broker.shell.tls_contexts import ask_brokers, reload_certificates, server_c
 from broker.shell.turns import Turns
 from broker.shell.wires import Wires
 from broker.state.release import THIS_RELEASE
-from log.private_files import make_directories, open_file
+from log.files.private_files import make_directories, open_file
 
 if TYPE_CHECKING:
     from broker.shell.http import HttpServer

@@ -8,7 +8,7 @@ import structlog
 
 from broker.settings.openness import left_open
 from broker.settings.tables import NameServerSettings, Settings
-from log.private_files import mode_open_to_others
+from log.files.private_files import mode_open_to_others
 
 log = structlog.get_logger("trivet.secrets")
 

@@ -26,7 +26,7 @@ from broker.requests.connection import Buffer, Connection
 from broker.shell.socket_reading import PASS_S, Reading
 from broker.shell.tls import IdleTlsError, RefusedError, TlsSession
 from broker.statistics.events import EventKind, Events
-from log.record import pack_host
+from log.formats.record import pack_host
 
 RECEIVE_BYTES: Final = 120 * 1024
 """The most bytes that a connection brings into one turn.

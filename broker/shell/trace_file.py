@@ -8,7 +8,7 @@ from typing import Final
 from broker.shell.machine import machine_clock
 from broker.trace import TraceFormatError, TraceHeader, TraceWriter, read_trace
 from log.errors import disk_error
-from log.private_files import make_directories, open_file
+from log.files.private_files import make_directories, open_file
 
 _FLUSH_INTERVAL_NS: Final = 200_000_000
 

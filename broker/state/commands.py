@@ -144,9 +144,9 @@ class DeliverTimed(_Command, frozen=True, tag="deliver_timed"):
     """Announces deliveries of timed messages: the entries that follow entry `index`, this very command's, in its term
     are to be those of the timer queue's units at `offsets`, in that order.
 
-    `step` says what is done then (`log.timer_index.Step`): all units before its third number whose due time in ms and
-    offset are at most its first and second. What it covers and `offsets` does not name is dropped. All units before
-    `floor` were done already.
+    `step` says what is done then (`log.queues.timer_index.Step`): all units before its third number whose due time in
+    ms and offset are at most its first and second. What it covers and `offsets` does not name is dropped. All units
+    before `floor` were done already.
     """
 
     offsets: tuple[int, ...]

@@ -13,7 +13,7 @@ Whoever adds a command, or a field to one or to a snapshot, gives it the next fo
 from dataclasses import dataclass
 from typing import Final
 
-from log.store_format import FIRST_FORMAT
+from log.notes.store_format import FIRST_FORMAT
 
 __all__ = ["FIRST_FORMAT", "THIS_RELEASE", "Release"]
 

@@ -23,8 +23,8 @@ from broker.requests.processing import Pace
 from broker.state.metadata import Metadata
 from broker.state.snapshot_reading import MessagePackReader, Read, read_cbor_map
 from broker.state.writing import ROWS_AT_ONCE, MessagePackWriter, Rows, Written, cbor_map, slices
-from log.consume_queue import ConsumeQueue
-from log.consume_queues import ConsumeQueues
+from log.queues.consume_queue import ConsumeQueue
+from log.queues.consume_queues import ConsumeQueues
 
 _QUEUE_ENDS: Final = msgspec.msgpack.Decoder(list[tuple[str, int, int]])
 

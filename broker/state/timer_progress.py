@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.state.commands import DeliverTimed, SettleTimed
-from log.timer_index import Step, Steps, add_step
+from log.queues.timer_index import Step, Steps, add_step
 
 
 @dataclass(frozen=True, slots=True)
 class TimerProgress:
-    """All units before `floor` are done, and those of which `steps` tell (log/timer_index.py).
+    """All units before `floor` are done, and those of which `steps` tell (log/queues/timer_index.py).
 
     `batch` is the last announcement, if nothing was settled since: of its units those are done, too, whose entries
     follow the announcement's in its term.

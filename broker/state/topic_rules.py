@@ -7,7 +7,7 @@ from typing import Final
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from broker.remoting.codes import Permission, ResponseCode
 from broker.requests.errors import RequestError
-from log import own_topics
+from log.formats import own_topics
 
 DEFAULT_TOPIC: Final = "TBW102"
 """The template of automatically created topics."""

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
 from broker.state.waiting_messages import addressed_properties
-from log.properties import (
+from log.formats.properties import (
     HALF_MESSAGE,
     PRODUCER_GROUP,
     REAL_QUEUE_ID,
@@ -16,7 +16,7 @@ from log.properties import (
     with_property,
     without_properties,
 )
-from log.record import SYS_FLAG_COMMIT, SYS_FLAG_TRANSACTION_MASK, Record, peek
+from log.formats.record import SYS_FLAG_COMMIT, SYS_FLAG_TRANSACTION_MASK, Record, peek
 
 TRANSACTION_ID: Final = b"__transactionId__"
 CHECK_TIMES: Final = b"TRANSACTION_CHECK_TIMES"

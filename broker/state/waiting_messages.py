@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from log.properties import REAL_QUEUE_ID, REAL_TOPIC, get_property, with_property, without_properties
-from log.record import Record
+from log.formats.properties import REAL_QUEUE_ID, REAL_TOPIC, get_property, with_property, without_properties
+from log.formats.record import Record
 
 _DIGITS_MAX = 9
 

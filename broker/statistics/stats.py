@@ -14,7 +14,7 @@ from broker.statistics.stored_bytes import StoredBytes
 from broker.statistics.timings import Timings
 from broker.statistics.totals import Totals
 from broker.statistics.windows import MINUTE, Windows
-from log.consume_queues import ConsumeQueues
+from log.queues.consume_queues import ConsumeQueues
 
 Counted = TypeVar("Counted")
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from broker.statistics.totals import Totals
 from broker.statistics.windows import Windows
-from log.consume_queue import NO_RECORD_BYTES, UNIT, UNIT_BYTES
-from log.consume_queues import ConsumeQueues
-from log.dispatch import Arrival
+from log.dispatching.dispatch import Arrival
+from log.queues.consume_queue import NO_RECORD_BYTES, UNIT, UNIT_BYTES
+from log.queues.consume_queues import ConsumeQueues
 
 TOPICS_COUNTED_MAX: Final = 10_000
 """Topics whose bytes are counted; of more, those that came first are forgotten."""

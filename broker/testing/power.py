@@ -2,8 +2,8 @@
 
 What was stored and not flushed lies in the operating system's page cache, which a test cannot take away. So each flush
 also copies the pages that it covers, and a loss of power makes the files anew from these copies. Of all that
-`log.disk` allows it is the plainest: whatever was not flushed, and each name whose directory was not, is gone. The
-simulator's disk draws which part of it is.
+`log.files.disk` allows it is the plainest: whatever was not flushed, and each name whose directory was not, is gone.
+The simulator's disk draws which part of it is.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from log.mmap_disk import PAGE_BYTES, MmapDisk, MmapFile
-from log.private_files import make_directories, open_file
+from log.files.mmap_disk import PAGE_BYTES, MmapDisk, MmapFile
+from log.files.private_files import make_directories, open_file
 
 _ZEROS = bytes(PAGE_BYTES)
 _LOCK = "lock"

@@ -48,8 +48,8 @@ from broker.state.waiting_messages import destination
 from broker.statistics.events import Events
 from broker.transactions.decisions import Decisions, records_with_key
 from log.errors import DamagedLogError, DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
-from log.message_id import offset_message_id, parse_offset_message_id
-from log.properties import (
+from log.formats.message_id import offset_message_id, parse_offset_message_id
+from log.formats.properties import (
     PRODUCER_GROUP,
     REAL_TOPIC,
     UNIQ_KEY,
@@ -57,7 +57,7 @@ from log.properties import (
     with_property,
     without_properties,
 )
-from log.record import Record, RecordHead, decode_record, peek
+from log.formats.record import Record, RecordHead, decode_record, peek
 
 log = structlog.get_logger("trivet.transactions")
 

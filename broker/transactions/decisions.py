@@ -40,8 +40,8 @@ from broker.state.transaction_records import (
 )
 from broker.state.waiting_messages import destination
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
-from log.properties import PRODUCER_GROUP, UNIQ_KEY, get_property
-from log.record import Record, decode_record, peek
+from log.formats.properties import PRODUCER_GROUP, UNIQ_KEY, get_property
+from log.formats.record import Record, decode_record, peek
 
 log = structlog.get_logger("trivet.transactions")
 

@@ -13,8 +13,8 @@ from broker.settings.tables import Settings
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, HALF_TOPIC
 from broker.state.transaction_records import half_properties, is_half
 from broker.state.waiting_messages import without_address
-from log.properties import DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS
-from log.record import (
+from log.formats.properties import DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS
+from log.formats.record import (
     MAX_PROPERTIES_BYTES,
     SYS_FLAG_INNER_BATCH,
     SYS_FLAG_PREPARED,

@@ -1,9 +1,9 @@
-/* The loops over bytes of a broker's log, in C. log/loops.py says where they are used, and what they replace.
+/* The loops over bytes of a broker's log, in C. log/formats/loops.py says where they are used, and what they replace.
  *
  * Each function does what is plain, and returns None for everything else: what is damaged, odd, of the wrong type or
  * too much for the memory goes to the pure code, which takes it or says what is wrong. All lengths are checked before
  * what they lead to is read, and each is read once: a mapping may change meanwhile. There is no state; the GIL is held.
- * Layouts: log/layout.py, log/record.py. A function whose arguments or results change gets another name.
+ * Layouts: log/formats/layout.py, log/formats/record.py. A function whose arguments or results change gets another name.
  */
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
@@ -154,7 +154,7 @@ static PyObject *encode_record(PyObject *module, PyObject *const *args, Py_ssize
 }
 
 typedef struct { const byte *begin, *end; } Bytes;
-typedef struct { int64_t offset, time; int32_t hash, unused; } Key; /* as `log.loops.KEY_TYPE` has it */
+typedef struct { int64_t offset, time; int32_t hash, unused; } Key; /* as `log.formats.loops.KEY_TYPE` has it */
 typedef struct { Key *keys; size_t count, room; } Keys;
 typedef struct { Bytes topic; uint32_t queue_id, prefix; int64_t first, next; } Group; /* of one queue, in order */
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.replica.proposals import CallbackWaiter, ignore
 from broker.requests.errors import ReplicaError
-from log.entry_reads import file_beginnings
+from log.entries.entry_reads import file_beginnings
 from log.errors import DiskFullError
 from raft.configuration import RemoveMember
 from raft.errors import RaftError

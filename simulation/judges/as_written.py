@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from log.entry_log import EntryLog, Run
-from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, UNIT, UNIT_BYTES
+from log.entries.entry_log import EntryLog, Run
+from log.formats.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, UNIT, UNIT_BYTES
 
 Pages = tuple[tuple[int, bytes], ...]
 """Pages of a file: where each begins, and the bytes that it had before the damage."""

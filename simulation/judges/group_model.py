@@ -28,10 +28,10 @@ from broker.state.commands import (
     decode_command,
 )
 from broker.state.topic_rules import INTERNAL_TOPIC
-from log.entry_log import EntryLog, Run
-from log.layout import HEADER, HEADER_BYTES
-from log.properties import TAGS, UNIQ_KEY, get_property
-from log.record import Record, decode_record, peek
+from log.entries.entry_log import EntryLog, Run
+from log.formats.layout import HEADER, HEADER_BYTES
+from log.formats.properties import TAGS, UNIQ_KEY, get_property
+from log.formats.record import Record, decode_record, peek
 from simulation.journal import Violation
 from simulation.judges.as_written import NO_DAMAGE, Damage
 from simulation.judges.log_heads import LogHeads

@@ -14,12 +14,12 @@ from broker.peers.protocol import RaftFrame
 from broker.replica.replica import Replica
 from broker.trace import TraceHeader, TraceWriter
 from broker.trace.format import APPEND, COMMIT, RESET, ROLE, TRUNCATE
-from log.dispatch import Arrival
-from log.entry_log import EntryLog
-from log.hard_state import HardStateFile, StoredHardState
-from log.index_scrub import IndexScrubber
-from log.layout import HEADER
-from log.snapshot import PATH as SNAPSHOT_PATH
+from log.dispatching.dispatch import Arrival
+from log.entries.entry_log import EntryLog
+from log.formats.layout import HEADER
+from log.index.index_scrub import IndexScrubber
+from log.notes.hard_state import HardStateFile, StoredHardState
+from log.notes.snapshot import PATH as SNAPSHOT_PATH
 from raft.core import Raft
 from raft.effects import Role, Send
 from raft.messages import Message, VoteResponse

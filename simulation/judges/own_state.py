@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.state.topic_rules import INTERNAL_TOPIC
-from log.entry_log import EntryLog
+from log.entries.entry_log import EntryLog
 from log.errors import DamagedStateError
-from log.hard_state import HardStateFile, StoredHardState
-from log.layout import HEADER_BYTES
-from log.properties import TAGS, get_property
-from log.record import decode_record
-from log.snapshot import PATH as SNAPSHOT_PATH
-from log.snapshot import decode_snapshot
+from log.formats.layout import HEADER_BYTES
+from log.formats.properties import TAGS, get_property
+from log.formats.record import decode_record
+from log.notes.hard_state import HardStateFile, StoredHardState
+from log.notes.snapshot import PATH as SNAPSHOT_PATH
+from log.notes.snapshot import decode_snapshot
 from raft.configuration import Configuration
 from raft.core import Raft
 from raft.effects import Role

@@ -26,11 +26,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from log.entry_log import EntryLog
-from log.entry_recovery import LogBegin, read_begin
+from log.entries.entry_log import EntryLog
+from log.entries.entry_recovery import LogBegin, read_begin
 from log.errors import DamagedStateError
-from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES
-from log.snapshot import read_snapshot
+from log.formats.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES
+from log.notes.snapshot import read_snapshot
 from raft.recovery_loss import Loss
 from simulation.journal import Violation
 from simulation.judges.group_model import GroupModel

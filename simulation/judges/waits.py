@@ -32,9 +32,9 @@ from broker.replica.upkeep import CHECKPOINT_INTERVAL_NS
 from broker.requests.errors import NotServingError, OverloadedError
 from broker.retention.retention import Retention
 from broker.retention.waited_for import first_waiting_position
-from log.entry_reads import file_beginnings
+from log.entries.entry_reads import file_beginnings
 from log.errors import DiskFullError
-from log.layout import HEADER_BYTES
+from log.formats.layout import HEADER_BYTES
 from raft.effects import Role
 from simulation.journal import Violation
 from simulation.judges.beliefs import counts_for_commits

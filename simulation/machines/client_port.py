@@ -12,7 +12,7 @@ from typing import Final
 from broker.remoting.addresses import split_address
 from broker.requests.client_sessions import ClientSession, ClientSessions
 from broker.requests.connection import Connection
-from log.record import pack_host
+from log.formats.record import pack_host
 from simulation.journal import Journal, Violation
 from simulation.machines.network import Endpoint
 from simulation.machines.unanswered import Unanswered

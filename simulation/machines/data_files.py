@@ -1,7 +1,7 @@
 """The data files of a node's log on its simulated disk, by name and with what a process sees in them."""
 
-from log.entry_log import EntryLog
-from log.layout import file_name
+from log.entries.entry_log import EntryLog
+from log.formats.layout import file_name
 from log.options import StoreOptions
 from simulation.machines.simulated_disk import SimulatedDisk
 

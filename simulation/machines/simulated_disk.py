@@ -1,4 +1,4 @@
-"""A disk with the promises of `log.disk` and not one more: what was not flushed may be lost, page by page.
+"""A disk with the promises of `log.files.disk` and not one more: what was not flushed may be lost, page by page.
 
 A file is a bytearray that its mappings show, the page cache, beside a second one that holds what a power failure
 leaves. Writers store into the mapping at full speed; the two images are compared, 4,096 bytes at a time, only when a
@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from log.disk import DiskUsage, StoreLock
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
+from log.files.disk import DiskUsage, StoreLock
 from simulation.machines.inode import PAGE_BYTES, Inode
 from simulation.machines.medium import Medium
 from simulation.randomness import Random
@@ -51,7 +51,7 @@ class PowerFailure(BaseException):
 
 
 class SimulatedFile:
-    """`log.disk.MappedFile` over an inode."""
+    """`log.files.disk.MappedFile` over an inode."""
 
     __slots__ = ("_disk", "_inode", "buffer", "path", "size")
 
@@ -119,7 +119,7 @@ class _Lock:
 
 
 class SimulatedDisk:
-    """`log.disk.Disk` for one host; outlives the processes on it."""
+    """`log.files.disk.Disk` for one host; outlives the processes on it."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -326,10 +326,10 @@ class SimulatedDisk:
         inode = self._names.get(path)
         return b"" if inode is None else bytes(inode.cached)
 
-    # ---- log.disk.Disk -------------------------------------------------------------------------------
+    # ---- log.files.disk.Disk -------------------------------------------------------------------------------
 
     def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> SimulatedFile:
-        """See `log.disk.Disk.open`."""
+        """See `log.files.disk.Disk.open`."""
         self._check_readable(path)
         inode = self._names.get(path)
         if inode is None:
@@ -346,7 +346,7 @@ class SimulatedDisk:
         return SimulatedFile(self, path, inode, buffered=buffered)
 
     def list(self, directory: str) -> "list[str]":
-        """See `log.disk.Disk.list`."""
+        """See `log.files.disk.Disk.list`."""
         prefix = "" if directory == "." else f"{directory}/"
         start = len(prefix)
         names = {path[start:].partition("/")[0] for path in self._names if path.startswith(prefix)}
@@ -357,14 +357,14 @@ class SimulatedDisk:
         return path in self._names or any(name.startswith(f"{path}/") for name in self._names)
 
     def size(self, path: str) -> int:
-        """See `log.disk.Disk.size`."""
+        """See `log.files.disk.Disk.size`."""
         inode = self._names.get(path)
         if inode is None:
             raise DiskError(path, "examination", "no such file")
         return len(inode.cached)
 
     def read(self, path: str) -> bytes:
-        """See `log.disk.Disk.read`."""
+        """See `log.files.disk.Disk.read`."""
         self._check_readable(path)
         inode = self._names.get(path)
         if inode is None:
@@ -372,7 +372,8 @@ class SimulatedDisk:
         return bytes(inode.cached)
 
     def write_durably(self, path: str, *data: bytes | memoryview) -> None:
-        """See `log.disk.Disk.write_durably`; power may fail before it or right after, and in a job until that ends."""
+        """See `log.files.disk.Disk.write_durably`; power may fail before it or right after, and in a job until that
+        ends."""
         self._finish_flushes()
         self.check_space(path)
         self.step("writing", path)
@@ -395,23 +396,23 @@ class SimulatedDisk:
         self.step("flush of the directory", directory)
 
     def flush_file(self, path: str) -> None:
-        """See `log.disk.Disk.flush_file`."""
+        """See `log.files.disk.Disk.flush_file`."""
         inode = self._names.get(path)
         if inode is not None:
             self.flush_pages(path, inode, 0, len(inode.cached))
 
     def remove(self, path: str) -> None:
-        """See `log.disk.Disk.remove`."""
+        """See `log.files.disk.Disk.remove`."""
         self._names.pop(path, None)
 
     def rename(self, path: str, new_path: str) -> None:
-        """See `log.disk.Disk.rename`."""
+        """See `log.files.disk.Disk.rename`."""
         if path not in self._names:
             raise DiskError(path, "renaming", "no such file")
         self._names[new_path] = self._names.pop(path)
 
     def discard(self, path: str) -> None:
-        """See `log.disk.Disk.discard`."""
+        """See `log.files.disk.Disk.discard`."""
         for name in [name for name in self._names if name == path or name.startswith(f"{path}/")]:
             del self._names[name]
             self._discarded_files += 1
@@ -419,20 +420,20 @@ class SimulatedDisk:
 
     @property
     def discarded(self) -> bool:
-        """See `log.disk.Disk.discarded`."""
+        """See `log.files.disk.Disk.discarded`."""
         return self._discarded_files > 0
 
     @property
     def frees_space(self) -> bool:
-        """See `log.disk.Disk.frees_space`."""
+        """See `log.files.disk.Disk.frees_space`."""
         return self._discarded_files > 0
 
     def remove_discarded(self, files_max: int, bytes_max: int) -> None:
-        """See `log.disk.Disk.remove_discarded`."""
+        """See `log.files.disk.Disk.remove_discarded`."""
         self._discarded_files = max(0, self._discarded_files - files_max)
 
     def sync_directory(self, directory: str) -> None:
-        """See `log.disk.Disk.sync_directory`."""
+        """See `log.files.disk.Disk.sync_directory`."""
         self._finish_flushes()
         self.step("flush of the directory", directory)
         self._sync_names(directory)
@@ -458,7 +459,7 @@ class SimulatedDisk:
         return DiskUsage(_TOTAL_BYTES, int(_TOTAL_BYTES * (1 - used)))
 
     def lock(self) -> StoreLock:
-        """See `log.disk.Disk.lock`."""
+        """See `log.files.disk.Disk.lock`."""
         if self.locked:
             raise StoreLockedError("lock", "locking", "another process uses it")
         self.locked = True

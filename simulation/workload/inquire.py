@@ -16,7 +16,7 @@ from broker.client.message import Message, MessageQueue, MessageView
 from broker.client.transport.runtime import Runtime
 from broker.node.node import Node
 from broker.trace import TraceWriter
-from log.message_id import offset_message_id
+from log.formats.message_id import offset_message_id
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage, CommittedQueue, GroupModel
 from simulation.machines.broker_host import BrokerHost

@@ -26,7 +26,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageHeaderV2
 from broker.trace import TraceWriter
-from log.properties import parse_properties
+from log.formats.properties import parse_properties
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage
 from simulation.scheduler import SECOND

@@ -40,8 +40,8 @@ from broker.sending.send_back_processor import FIRST_RETRY_LEVEL
 from broker.state.commands import Command, CommitOffsets, DeliverDelayed
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from broker.trace import TraceWriter
-from log.message_id import offset_message_id
-from log.properties import parse_properties
+from log.formats.message_id import offset_message_id
+from log.formats.properties import parse_properties
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage
 from simulation.machines.broker_host import BrokerHost

@@ -16,7 +16,7 @@ from broker.remoting.codes import ResponseCode
 from broker.state.commands import CheckTransactions, Command, Several
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
 from broker.trace import TraceWriter
-from log.record import SYS_FLAG_COMMIT, SYS_FLAG_TRANSACTION_MASK
+from log.formats.record import SYS_FLAG_COMMIT, SYS_FLAG_TRANSACTION_MASK
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage
 from simulation.machines.broker_host import BrokerHost

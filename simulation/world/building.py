@@ -19,7 +19,7 @@ from broker.settings.tables import (
     StorageSettings,
 )
 from broker.trace import TraceWriter
-from log.loops import PURE
+from log.formats.loops import PURE
 from log.options import StoreOptions
 from simulation.faults.operations import EARLIER_RELEASE
 from simulation.journal import Journal, Violation

@@ -26,8 +26,8 @@ from broker.remoting.headers import (
 )
 from broker.remoting.json_body import encode_body
 from broker.requests.client_sessions import ClientSession
-from log.properties import encode_properties
-from log.record import Record, decode_record
+from log.formats.properties import encode_properties
+from log.formats.record import Record, decode_record
 from tests.broker.fields import pull_fields, send_fields, topic_fields
 
 if TYPE_CHECKING:

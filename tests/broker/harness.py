@@ -44,8 +44,8 @@ from broker.settings.tables import (
 from broker.shell.machine import local_hour
 from broker.state.release import THIS_RELEASE, Release
 from log.errors import DiskFullError
+from log.formats.record import pack_host
 from log.options import StoreOptions
-from log.record import pack_host
 from tests.broker.client_end import WAIT_LIMIT_S
 from tests.broker.client_end import Client as Client
 from tests.broker.client_end import Pulled as Pulled

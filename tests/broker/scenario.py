@@ -77,9 +77,9 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, request
 from broker.remoting.route import MASTER_ID, ClusterInfo
 from broker.state.release import FIRST_FORMAT, THIS_RELEASE, Release
-from log.entry_reads import record_at
-from log.layout import HEADER_BYTES
-from log.record import decode_record
+from log.entries.entry_reads import record_at
+from log.formats.layout import HEADER_BYTES
+from log.formats.record import decode_record
 from raft import Role
 from raft.messages import VoteRequest
 from tests.broker.harness import Group

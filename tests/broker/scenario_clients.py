@@ -9,7 +9,7 @@ from broker.remoting.bodies import LockBatchBody, MessageQueue
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import PortionResponseHeader, SendMessageResponseHeader
 from broker.remoting.json_body import encode_body
-from log.message_id import parse_offset_message_id
+from log.formats.message_id import parse_offset_message_id
 from tests.broker.harness import Client, Group, peer_address
 from tests.broker.transcript import COMMIT, ROLLBACK, UNKNOWN, Asked, Request, request_line, response_line
 

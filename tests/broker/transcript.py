@@ -29,8 +29,8 @@ from broker.remoting.headers import (
 from broker.remoting.json_body import decode_body, decode_request
 from broker.remoting.route import MASTER_ID, ClusterInfo
 from broker.replica.internal_records import read_internal
-from log.layout import HEADER_BYTES
-from log.record import decode_record
+from log.formats.layout import HEADER_BYTES
+from log.formats.record import decode_record
 from raft.messages import AppendRequest, AppendResponse
 from tests.broker.harness import split_records
 

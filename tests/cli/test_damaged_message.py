@@ -7,7 +7,7 @@ import pytest
 from broker.client.errors import DamagedMessage
 from broker.client.message import MessageQueue, MessageView
 from broker.tools.cli.messages import _print_message
-from log.record import SYS_FLAG_COMPRESSED, encode_record, pack_host
+from log.formats.record import SYS_FLAG_COMPRESSED, encode_record, pack_host
 
 
 def _message(sys_flag: int) -> MessageView:

@@ -108,4 +108,4 @@ def test_servers_load_what_they_need(server: str, settings: str, loop: str, tmp_
     assert loop in modules
     assert not modules & set(_OF_SERVERS)
     if server == "namesrv":  # which has no log
-        assert not modules & {"numpy", "raft", "log.entry_log", "broker.node.node"}
+        assert not modules & {"numpy", "raft", "log.entries.entry_log", "broker.node.node"}

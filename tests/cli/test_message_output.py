@@ -5,7 +5,7 @@ import pytest
 from broker.client.message import MessageQueue, MessageView
 from broker.operations.queue_browsing import stored_message
 from broker.tools.cli.message_output import print_message
-from log.record import encode_record, pack_host
+from log.formats.record import encode_record, pack_host
 
 
 def test_a_body_cannot_change_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ import trio
 from broker.client.admin import AdminClient
 from broker.tools.cluster.compare import walk_entries
 from broker.tools.cluster.layout import LocalNode
-from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES
+from log.formats.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES
 from tests.cluster.support import (
     SMALL_FILES,
     TOPIC,

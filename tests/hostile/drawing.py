@@ -30,7 +30,7 @@ from broker.remoting.codes import RequestCode, Version
 from broker.remoting.command import JSON, ROCKETMQ, encode, request
 from broker.remoting.register_body import TOPICS_AT_ONCE, RegisterBrokerBody, body_crc
 from broker.remoting.route import TopicRouteData
-from log.batch import BatchItem, encode_batch
+from log.formats.batch import BatchItem, encode_batch
 
 _C = RequestCode
 

@@ -15,7 +15,7 @@ import pytest
 
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import JSON, ROCKETMQ, encode, request
-from log.batch import BatchItem, encode_batch
+from log.formats.batch import BatchItem, encode_batch
 from tests.broker.fields import send_fields
 from tests.broker.harness import Client, Group
 from tests.hostile.drawing import BODIES, HEADERS

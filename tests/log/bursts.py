@@ -4,12 +4,12 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from log.dispatch import Allowance
+from log.dispatching.dispatch import Allowance
 from log.errors import DiskFullError, QueueOrderError
-from log.layout import HEADER_BYTES
-from log.loops import PURE, Loops
-from log.own_topics import INTERNAL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from log.record import SMALLEST_RECORD_BYTES, pack_host
+from log.formats.layout import HEADER_BYTES
+from log.formats.loops import PURE, Loops
+from log.formats.own_topics import INTERNAL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from log.formats.record import SMALLEST_RECORD_BYTES, pack_host
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import HOST, NOW, TINY, Writer, make_record

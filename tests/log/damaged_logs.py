@@ -5,8 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from log.entry_log import EntryLog
-from log.layout import MARKER_BYTES
+from log.entries.entry_log import EntryLog
+from log.formats.layout import MARKER_BYTES
 from log.options import StoreOptions
 from tests.log.memory_disk import MemoryDisk
 

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from log.errors import DiskFullError
-from log.hard_state import StoredHardState
-from log.mmap_disk import MmapDisk
+from log.files.mmap_disk import MmapDisk
+from log.notes.hard_state import StoredHardState
 from log.options import StoreOptions
 from log.store import Store
 from tests.full_disks import fill

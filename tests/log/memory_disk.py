@@ -8,8 +8,8 @@ from collections.abc import Callable
 from copy import copy
 from typing import Final, cast
 
-from log.disk import DiskUsage
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
+from log.files.disk import DiskUsage
 
 PAGE = 4096
 
@@ -100,7 +100,7 @@ class _Lock:
 
 
 class MemoryDisk:
-    """`log.disk.Disk`; `flush_fails` makes every flush raise, `free_pages` limits what can be allocated."""
+    """`log.files.disk.Disk`; `flush_fails` makes every flush raise, `free_pages` limits what can be allocated."""
 
     def __init__(self) -> None:
         self.files: dict[str, _File] = {}
@@ -146,7 +146,7 @@ class MemoryDisk:
         """The disk after a crash of the process only: the page cache survives."""
         return self.crash(lambda path, page: True)
 
-    # ---- log.disk.Disk -------------------------------------------------------------------------------
+    # ---- log.files.disk.Disk -------------------------------------------------------------------------------
 
     def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> MemoryMapped:
         file = self.files.get(path)

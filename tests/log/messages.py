@@ -1,8 +1,8 @@
 """Records and stores of test size."""
 
-from log.layout import HEADER_BYTES
+from log.formats.layout import HEADER_BYTES
+from log.formats.record import encode_record, pack_host
 from log.options import StoreOptions
-from log.record import encode_record, pack_host
 from log.store import Store
 
 HOST = pack_host("127.0.0.1", 10911)

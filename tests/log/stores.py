@@ -2,10 +2,10 @@
 
 import random
 
-from log.consume_queue import ConsumeQueue
-from log.hard_state import StoredHardState
-from log.mmap_disk import MmapDisk
-from log.own_topics import INTERNAL_TOPIC
+from log.files.mmap_disk import MmapDisk
+from log.formats.own_topics import INTERNAL_TOPIC
+from log.notes.hard_state import StoredHardState
+from log.queues.consume_queue import ConsumeQueue
 from log.store import RecoveryReport, Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, TINY, Writer

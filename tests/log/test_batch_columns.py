@@ -5,12 +5,12 @@ import random
 import numpy as np
 import pytest
 
-from log import batch
-from log.batch import BatchColumns, BatchItem, batch_columns, batch_items, encode_batch
-from log.batch_entries import Shared, encode_each, encode_entries
-from log.entry_room import make_room_for_all
+from log.entries.entry_room import make_room_for_all
 from log.errors import RecordError
-from log.record import MAX_PROPERTIES_BYTES, SYS_FLAG_BORN_HOST_V6, pack_host
+from log.formats import batch
+from log.formats.batch import BatchColumns, BatchItem, batch_columns, batch_items, encode_batch
+from log.formats.batch_entries import Shared, encode_each, encode_entries
+from log.formats.record import MAX_PROPERTIES_BYTES, SYS_FLAG_BORN_HOST_V6, pack_host
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import HOST, NOW, TINY

@@ -6,7 +6,7 @@ from log.errors import (
     DiskFullError,
     LogFault,
 )
-from log.snapshot import Snapshot
+from log.notes.snapshot import Snapshot
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, queue_ends

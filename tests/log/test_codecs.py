@@ -4,13 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from log.batch import BatchItem, batch_items, encode_batch
 from log.errors import RecordError
-from log.index_file import key_hash
-from log.index_files import file_name
-from log.java_hash import java_hash, java_hash_utf8, java_hash_utf8_many
-from log.message_id import offset_message_id, parse_offset_message_id, unique_key, unique_key_prefix
-from log.properties import (
+from log.formats.batch import BatchItem, batch_items, encode_batch
+from log.formats.java_hash import java_hash, java_hash_utf8, java_hash_utf8_many
+from log.formats.message_id import offset_message_id, parse_offset_message_id, unique_key, unique_key_prefix
+from log.formats.properties import (
     encode_properties,
     get_property,
     parse_properties,
@@ -18,7 +16,9 @@ from log.properties import (
     with_property,
     without_properties,
 )
-from log.record import Record, check_record, decode_record, pack_host, peek, unpack_host
+from log.formats.record import Record, check_record, decode_record, pack_host, peek, unpack_host
+from log.index.index_file import key_hash
+from log.index.index_files import file_name
 from tests.examples import examples
 from tests.log.plain_reader import plain_hash, read_record
 

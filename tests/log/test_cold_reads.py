@@ -2,8 +2,8 @@
 
 import pytest
 
-from log.cold_reads import KEPT_NS, WINDOWS_MAX, ColdReads
-from log.entry_log import EntryLog
+from log.entries.cold_reads import KEPT_NS, WINDOWS_MAX, ColdReads
+from log.entries.entry_log import EntryLog
 from log.options import StoreOptions
 from tests.log.memory_disk import MemoryDisk, MemoryMapped
 
@@ -13,7 +13,7 @@ FILE = 1 << 14
 
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("log.cold_reads.WINDOW_BYTES", WINDOW)
+    monkeypatch.setattr("log.entries.cold_reads.WINDOW_BYTES", WINDOW)
 
 
 def log_of(size: int) -> EntryLog:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log.consume_queue import Boundary, ConsumeQueue
-from log.consume_queues import ConsumeQueues, is_storable_topic
 from log.errors import DiskFullError, QueueOrderError
-from log.mapping_pool import MappingPool
+from log.files.mapping_pool import MappingPool
 from log.options import StoreOptions
+from log.queues.consume_queue import Boundary, ConsumeQueue
+from log.queues.consume_queues import ConsumeQueues, is_storable_topic
 from tests.log.memory_disk import MemoryDisk
 
 OPTIONS = StoreOptions(consume_queue_file_units=8, consume_queue_mappings=3)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from log.dispatch import Arrival
-from log.entry_recovery import RecoveryKind
+from log.dispatching.dispatch import Arrival
+from log.entries.entry_recovery import RecoveryKind
 from log.errors import (
     DiskFullError,
     QueueOrderError,
 )
-from log.record import pack_host
+from log.formats.record import pack_host
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, TINY, Writer, make_record, queue_ends

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from log import dispatch, dispatch_columns
-from log.dispatch import Arrival
-from log.dispatch_columns import hashes_of
+from log.dispatching import dispatch, dispatch_columns
+from log.dispatching.dispatch import Arrival
+from log.dispatching.dispatch_columns import hashes_of
 from log.store import Store
 from tests.log.bursts import OPTIONS, dispatched
 from tests.log.memory_disk import MemoryDisk

@@ -2,10 +2,10 @@
 
 import pytest
 
-from log import cuts
-from log.durable_note import NOTE_FILE
-from log.entry_log import EntryLog
-from log.entry_recovery import LogRecovery, RecoveryKind
+from log.entries import cuts
+from log.entries.durable_note import NOTE_FILE
+from log.entries.entry_log import EntryLog
+from log.entries.entry_recovery import LogRecovery, RecoveryKind
 from log.errors import FlushError
 from log.options import StoreOptions
 from log.store import Store

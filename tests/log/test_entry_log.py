@@ -10,11 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from log import cuts
-from log.entry_log import EntryLog
-from log.entry_reads import index_at, record_at
-from log.entry_recovery import RecoveryKind
-from log.entry_room import make_room_for_all
+from log.entries import cuts
+from log.entries.entry_log import EntryLog
+from log.entries.entry_reads import index_at, record_at
+from log.entries.entry_recovery import RecoveryKind
+from log.entries.entry_room import make_room_for_all
+from log.entries.flushes import FlushJob
+from log.entries.tail import PrepareJob
 from log.errors import (
     DamagedLogError,
     DamagedRangeError,
@@ -23,9 +25,7 @@ from log.errors import (
     FlushError,
     OutOfRangeError,
 )
-from log.flushes import FlushJob
 from log.options import StoreOptions
-from log.tail import PrepareJob
 from tests.examples import examples
 from tests.log.memory_disk import MemoryDisk
 

@@ -5,10 +5,10 @@ from zlib import crc32
 
 import pytest
 
-from log import entry_range
-from log.entry_range import EntryRange, _checked_each, checked_run
 from log.errors import DamagedRangeError
-from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES
+from log.formats import entry_range
+from log.formats.entry_range import EntryRange, _checked_each, checked_run
+from log.formats.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES
 
 FIRST, POSITION = 1000, 77_000
 RUN_FROM = 16

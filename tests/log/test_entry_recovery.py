@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from log import cuts
-from log.entry_log import EntryLog
-from log.entry_reads import record_at
-from log.entry_recovery import LogRecovery, RecoveryKind
+from log.entries import cuts
+from log.entries.entry_log import EntryLog
+from log.entries.entry_reads import record_at
+from log.entries.entry_recovery import LogRecovery, RecoveryKind
 from log.errors import DamagedRangeError, DamagedStateError
 from log.options import StoreOptions
 from tests.log.memory_disk import PAGE, MemoryDisk

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log.entry_log import EntryLog
-from log.entry_repair import correct_marker, put_back, whole_again
+from log.entries.entry_log import EntryLog
+from log.entries.entry_repair import correct_marker, put_back, whole_again
 from log.errors import DamagedRangeError
-from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, UNIT, UNIT_BYTES
+from log.formats.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, UNIT, UNIT_BYTES
 from tests.log.damaged_logs import FILE, data_files, logs, things_of
 from tests.log.memory_disk import MemoryDisk
 

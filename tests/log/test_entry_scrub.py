@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log.entry_log import EntryLog
-from log.entry_scrub import EntryScrub
-from log.layout import MARKER_BYTES, UNIT_BYTES
+from log.entries.entry_log import EntryLog
+from log.entries.entry_scrub import EntryScrub
+from log.formats.layout import MARKER_BYTES, UNIT_BYTES
 from tests.log.damaged_logs import FILE, OPTIONS, Thing, data_files, logs, things_of
 from tests.log.memory_disk import MemoryDisk
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from broker.state.snapshot import restore_queue_ends
 from log import store as store_module
-from log.consume_queue import ConsumeQueue
-from log.entry_reads import file_beginnings
+from log.entries.entry_reads import file_beginnings
+from log.entries.expired_files import DataFile, HeadLook, RetentionPolicy, files_to_delete
 from log.errors import DamagedLogError
-from log.expired_files import DataFile, HeadLook, RetentionPolicy, files_to_delete
-from log.layout import UNIT_BYTES
+from log.formats.layout import UNIT_BYTES
+from log.queues.consume_queue import ConsumeQueue
 from log.store import Store
 from tests.examples import examples
 from tests.log.memory_disk import MemoryDisk

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from log.disk import Disk
 from log.errors import DiskFullError
-from log.index_file import StepBudget, key_hash
-from log.index_files import IndexFiles
-from log.mmap_disk import MmapDisk
+from log.files.disk import Disk
+from log.files.mmap_disk import MmapDisk
+from log.index.index_file import StepBudget, key_hash
+from log.index.index_files import IndexFiles
 from log.options import StoreOptions
 from tests.log.memory_disk import MemoryDisk
 from tests.log.plain_reader import query_index

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from log.errors import DamagedLogError, DiskFullError
-from log.index_file import ENTRY_BYTES, HEADER_BYTES, IndexFile
-from log.index_files import IndexFiles
-from log.index_scrub import IndexScrubber
+from log.index.index_file import ENTRY_BYTES, HEADER_BYTES, IndexFile
+from log.index.index_files import IndexFiles
+from log.index.index_scrub import IndexScrubber
 from log.options import StoreOptions
 from tests.log.memory_disk import MemoryDisk, MemoryMapped
 from tests.log.messages import NOW

@@ -20,20 +20,20 @@ from hypothesis import strategies as st
 
 from broker.assembly import store_options_of
 from broker.settings.tables import Settings
-from log import loops
-from log.dispatch import Allowance
-from log.entry_range import _checked_each
+from log.dispatching.dispatch import Allowance
 from log.errors import DamagedRangeError
-from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES, UNIT_BYTES
-from log.loops import PURE, Loops, loops_in
-from log.record import pack_host
+from log.formats import loops
+from log.formats.entry_range import _checked_each
+from log.formats.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES, UNIT_BYTES
+from log.formats.loops import PURE, Loops, loops_in
+from log.formats.record import pack_host
 from tests.log.bursts import dispatched
 from tests.log.messages import make_record
 
 SANITIZED = "TRIVET_TEST_SANITIZED"
 """Set where this file runs below the sanitizers."""
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-g")
-SOURCE = Path(loops.__file__).parent / "fast" / "trivet_fast.c"
+SOURCE = Path(loops.__file__).parents[1] / "fast" / "trivet_fast.c"
 HOSTS = [pack_host("127.0.0.1", 1), pack_host("::1", 65535), b"", b"1234567", b"x" * 20]
 FIRST, POSITION = 1000, 77_000
 

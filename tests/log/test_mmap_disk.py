@@ -1,4 +1,4 @@
-"""The real disk: what `log.disk` promises, on a real file system."""
+"""The real disk: what `log.files.disk` promises, on a real file system."""
 
 import ctypes
 import errno
@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from log.disk import DiskUsage
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
-from log.mmap_disk import PAGE_BYTES, MmapDisk
+from log.files.disk import DiskUsage
+from log.files.mmap_disk import PAGE_BYTES, MmapDisk
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ from itertools import product
 
 import pytest
 
-from log import cuts
-from log.entry_reads import record_at
-from log.entry_recovery import RecoveryKind
-from log.expired_files import HeadLook, RetentionPolicy
-from log.hard_state import StoredHardState
-from log.layout import HEADER_BYTES
+from log.entries import cuts
+from log.entries.entry_reads import record_at
+from log.entries.entry_recovery import RecoveryKind
+from log.entries.expired_files import HeadLook, RetentionPolicy
+from log.formats.layout import HEADER_BYTES
+from log.notes.hard_state import StoredHardState
+from log.notes.snapshot import Snapshot
 from log.options import StoreOptions
-from log.snapshot import Snapshot
 from log.store import RecoveryReport, Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, TINY, Writer, queue_ends

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from log.mmap_disk import MmapDisk
-from log.private_files import make_directories, mode_open_to_others, open_file, write_file
+from log.files.mmap_disk import MmapDisk
+from log.files.private_files import make_directories, mode_open_to_others, open_file, write_file
 
 
 @pytest.fixture(autouse=True)

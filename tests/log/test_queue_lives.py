@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from log.entry_reads import record_at
-from log.own_topics import INTERNAL_TOPIC
-from log.snapshot import Snapshot
+from log.entries.entry_reads import record_at
+from log.formats.own_topics import INTERNAL_TOPIC
+from log.notes.snapshot import Snapshot
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, Writer

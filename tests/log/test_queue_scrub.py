@@ -6,12 +6,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from log import cuts
-from log.consume_queue import UNIT_BYTES, ConsumeQueue
-from log.consume_queues import ConsumeQueues
-from log.entry_reads import file_beginnings
-from log.index_scrub import IndexScrubber
-from log.queue_scrub import QueueScrub, Range
+from log.dispatching.queue_scrub import QueueScrub, Range
+from log.entries import cuts
+from log.entries.entry_reads import file_beginnings
+from log.index.index_scrub import IndexScrubber
+from log.queues.consume_queue import UNIT_BYTES, ConsumeQueue
+from log.queues.consume_queues import ConsumeQueues
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, TINY, Writer

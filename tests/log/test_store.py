@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from log.consume_queue import ConsumeQueue
-from log.disk import MappedFile
-from log.dispatch import Arrival
-from log.entry_recovery import RecoveryKind
+from log.dispatching.dispatch import Arrival
+from log.entries.entry_recovery import RecoveryKind
+from log.entries.expired_files import HeadLook, RetentionPolicy
 from log.errors import (
     DamagedStateError,
     FlushError,
     StoreLockedError,
 )
-from log.expired_files import HeadLook, RetentionPolicy
-from log.hard_state import StoredHardState
-from log.mapping_pool import MappingPool
-from log.mmap_disk import MmapDisk
-from log.snapshot import Snapshot
+from log.files.disk import MappedFile
+from log.files.mapping_pool import MappingPool
+from log.files.mmap_disk import MmapDisk
+from log.notes.hard_state import StoredHardState
+from log.notes.snapshot import Snapshot
+from log.queues.consume_queue import ConsumeQueue
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, TINY, Writer, queue_ends

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from log.consume_queue import ConsumeQueue
-from log.entry_reads import index_at
-from log.entry_recovery import RecoveryKind
+from log.entries.entry_reads import index_at
+from log.entries.entry_recovery import RecoveryKind
+from log.entries.expired_files import DataFile, HeadLook, RetentionPolicy, files_to_delete
 from log.errors import DamagedLogError
-from log.expired_files import DataFile, HeadLook, RetentionPolicy, files_to_delete
-from log.layout import HEADER_BYTES
+from log.formats.layout import HEADER_BYTES
+from log.queues.consume_queue import ConsumeQueue
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, TINY, Writer, queue_ends

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from log.expired_files import HeadLook, RetentionPolicy
-from log.mmap_disk import MmapDisk
-from log.snapshot import Snapshot
+from log.entries.expired_files import HeadLook, RetentionPolicy
+from log.files.mmap_disk import MmapDisk
+from log.notes.snapshot import Snapshot
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, TINY, Writer, queue_ends

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from log.mmap_disk import MmapDisk
-from log.segments import Segments
-from log.tail import PrepareStep, Tail
+from log.entries.segments import Segments
+from log.entries.tail import PrepareStep, Tail
+from log.files.mmap_disk import MmapDisk
 
 FILE_BYTES = 4096
 

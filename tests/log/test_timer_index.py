@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import log.timer_index as timer_index
-from log.consume_queue import UNIT
-from log.consume_queues import ConsumeQueues
+import log.queues.timer_index as timer_index
 from log.options import StoreOptions
-from log.timer_index import DIRECTORY, Step, Steps, TimerIndex, add_step
+from log.queues.consume_queue import UNIT
+from log.queues.consume_queues import ConsumeQueues
+from log.queues.timer_index import DIRECTORY, Step, Steps, TimerIndex, add_step
 from tests.examples import examples
 from tests.log.memory_disk import MemoryDisk
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log.entry_log import EntryLog
-from log.entry_reads import index_at
+from log.entries.entry_log import EntryLog
+from log.entries.entry_reads import index_at
+from log.entries.unit_repair import PIECES_AT_ONCE
 from log.errors import DamagedEntryError
-from log.layout import UNIT_BYTES
+from log.formats.layout import UNIT_BYTES
 from log.options import StoreOptions
-from log.unit_repair import PIECES_AT_ONCE
 from tests.log.damaged_logs import OPTIONS, logs, things_of
 from tests.log.memory_disk import PAGE, MemoryDisk
 

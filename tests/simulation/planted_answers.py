@@ -20,8 +20,8 @@ from broker.replica.replica import Replica
 from broker.requests.connection import Connection
 from broker.sending.properties import SentProperties
 from broker.sending.repeated_sends import RepeatedSends
-from log.consume_queue import ConsumeQueue
-from log.dispatch import Dispatch, Dispatcher
+from log.dispatching.dispatch import Dispatch, Dispatcher
+from log.queues.consume_queue import ConsumeQueue
 from raft import effects as fx
 from raft.leader import Leader
 from tests.simulation.planting import planted

@@ -24,9 +24,9 @@ from broker.requests.errors import RequestError
 from broker.sending.repeated_sends import RepeatedSends
 from broker.state.commands import Command, DeleteTopic
 from broker.state.metadata import Metadata
-from log.checkpoint import CheckpointJob, Checkpoints
-from log.index_files import IndexFiles
-from log.snapshot import SnapshotFile, SnapshotJob
+from log.index.index_files import IndexFiles
+from log.notes.checkpoint import CheckpointJob, Checkpoints
+from log.notes.snapshot import SnapshotFile, SnapshotJob
 from raft.core import Raft
 from raft.follower import Follower
 from raft.leader import Leader

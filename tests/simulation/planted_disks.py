@@ -9,27 +9,27 @@ from typing import Any
 
 import pytest
 
-import log.entry_range
-import log.entry_scrub
+import log.entries.entry_scrub
+import log.formats.entry_range
 from broker.replica.durability import Durability
-from log import cuts
-from log.checkpoint import ABORT
-from log.consume_queue import ConsumeQueue
-from log.entry_log import EntryLog
-from log.flushes import Flushes, FlushJob
-from log.index_files import IndexFiles, IndexNote
+from log.entries import cuts
+from log.entries.entry_log import EntryLog
+from log.entries.flushes import Flushes, FlushJob
+from log.index.index_files import IndexFiles, IndexNote
+from log.notes.checkpoint import ABORT
+from log.queues.consume_queue import ConsumeQueue
 from log.store import Store
 from tests.simulation.planting import planted
 
 
 @planted("CRC unchecked", "DLedgerMmapFileStore: a follower takes whatever bytes come")
 def crc_unchecked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(log.entry_range, "crc32", lambda body: _Anything())
+    patch.setattr(log.formats.entry_range, "crc32", lambda body: _Anything())
 
 
 @planted("torn tail accepted", "DLedgerMmapFileStore: body bytes are not checked", flush="sync")
 def torn_tail_accepted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(log.entry_scrub, "crc32", lambda body: _Anything())
+    patch.setattr(log.entries.entry_scrub, "crc32", lambda body: _Anything())
 
 
 class _Anything(int):

@@ -8,7 +8,7 @@ import pytest
 
 from broker.replica.members import Members
 from broker.replica.replica import Replica
-from log.hard_state import HardStateFile, StoredHardState
+from log.notes.hard_state import HardStateFile, StoredHardState
 from raft import effects as fx
 from raft.configuration import Change
 from raft.core import Raft

@@ -24,9 +24,9 @@ from broker.state.commands import Command
 from broker.state.metadata import Metadata
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC
 from broker.transactions.decisions import Decisions
-from log.consume_queue import ConsumeQueue
-from log.dispatch import Arrival, Dispatch
-from log.flushes import Flushes, FlushJob
+from log.dispatching.dispatch import Arrival, Dispatch
+from log.entries.flushes import Flushes, FlushJob
+from log.queues.consume_queue import ConsumeQueue
 from log.store import Store
 from raft.core import Raft
 from raft.effects import TruncateLog

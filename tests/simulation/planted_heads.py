@@ -15,14 +15,14 @@ from broker.replica.upkeep import Upkeep
 from broker.retention import waited_for
 from broker.state.metadata import Metadata
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from log import cuts
-from log.checkpoint import Checkpoints
-from log.consume_queue import ConsumeQueue
-from log.entry_log import EntryLog
-from log.entry_range import EntryRange
-from log.entry_recovery import LogBegin, write_begin
+from log.entries import cuts
+from log.entries.entry_log import EntryLog
+from log.entries.entry_recovery import LogBegin, write_begin
+from log.entries.flushes import Flushes
 from log.errors import DiskFullError
-from log.flushes import Flushes
+from log.formats.entry_range import EntryRange
+from log.notes.checkpoint import Checkpoints
+from log.queues.consume_queue import ConsumeQueue
 from log.store import Store
 from raft.durability import PersistedIndex
 from tests.simulation.planting import planted
@@ -124,7 +124,7 @@ def snapshot_before_its_entries_are_durable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Upkeep, "keep_snapshot", keep_snapshot)
 
 
-@planted("a checkpoint is written before its entries are durable", "log/checkpoint.py", part="storage")
+@planted("a checkpoint is written before its entries are durable", "log/notes/checkpoint.py", part="storage")
 def checkpoint_before_its_entries_are_durable(patch: pytest.MonkeyPatch) -> None:
     original = Checkpoints.job
 

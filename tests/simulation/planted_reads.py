@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import log.dispatch
-import log.properties
+import log.dispatching.dispatch
+import log.formats.properties
 from broker.client.consuming.consumer_offsets import StoredOffsets
 from broker.client.consuming.intake import Batch, QueueReader
 from broker.client.consuming.pull_consumer import PullConsumer
@@ -25,10 +25,10 @@ from broker.remoting.command import RemotingCommand
 from broker.replica import log_head
 from broker.replica.leadership import Leadership
 from broker.requests.connection import Connection, RelayedConnection
-from log.consume_queue import Boundary, ConsumeQueue
-from log.expired_files import RetentionPolicy
-from log.index_files import IndexFiles
-from log.properties import KEYS
+from log.entries.expired_files import RetentionPolicy
+from log.formats.properties import KEYS
+from log.index.index_files import IndexFiles
+from log.queues.consume_queue import Boundary, ConsumeQueue
 from log.store import Store
 from tests.simulation.planting import planted
 
@@ -271,13 +271,13 @@ def earliest_time_of_the_end(patch: pytest.MonkeyPatch) -> None:
 @planted("index: only the first key", "KEYS holds several", actor="inquirer")
 def only_the_first_key_indexed(patch: pytest.MonkeyPatch) -> None:
     """A message with several keys is found by one of them."""
-    original = log.properties.get_property
+    original = log.formats.properties.get_property
 
     def first_key(properties: bytes, name: bytes) -> bytes | None:
         value = original(properties, name)
         return value.partition(b" ")[0] if name == KEYS and value is not None else value
 
-    patch.setattr(log.dispatch, "get_property", first_key)
+    patch.setattr(log.dispatching.dispatch, "get_property", first_key)
 
 
 @planted("index: second file not looked at", "the newest file only", actor="inquirer")

@@ -14,8 +14,8 @@ from broker.node.links import AcceptedLink, PeerLinks
 from broker.node.node import Node
 from broker.peers.protocol import Hello
 from broker.replica.replica import Replica
+from log.entries.flushes import FlushJob
 from log.errors import FlushError
-from log.flushes import FlushJob
 from raft import effects as fx
 from raft.follower import Follower
 from raft.leader import Leader

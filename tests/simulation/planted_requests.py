@@ -16,7 +16,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, response
 from broker.requests.connection import Connection
 from broker.sending.replies_processor import RepliesProcessor
-from log.properties import with_property
+from log.formats.properties import with_property
 from tests.simulation.planting import planted
 
 

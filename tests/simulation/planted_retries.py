@@ -20,9 +20,9 @@ from broker.remoting.codes import RequestCode
 from broker.sending.dead_letters import becomes_dead_letter
 from broker.sending.send_back_processor import SendBackProcessor
 from broker.state.topic_rules import DEAD_LETTER_PREFIX
-from log.dispatch import Dispatcher
-from log.properties import without_properties
-from log.record import Record
+from log.dispatching.dispatch import Dispatcher
+from log.formats.properties import without_properties
+from log.formats.record import Record
 from tests.simulation.planting import let_leadership_know_the_clock, planted
 
 Append = Callable[..., None]

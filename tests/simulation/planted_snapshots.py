@@ -11,7 +11,7 @@ from broker.peers.protocol import RaftFrame
 from broker.replica.incoming_snapshots import IncomingSnapshots
 from broker.replica.upkeep import Upkeep
 from log.errors import FlushError
-from log.incoming import Incoming
+from log.notes.incoming import Incoming
 from raft.messages import SnapshotRequest
 from raft.progress import PeerState, Progress
 from tests.simulation.planting import planted

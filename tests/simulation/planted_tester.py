@@ -11,7 +11,7 @@ import pytest
 
 from broker.delayed.delays import DelayService
 from broker.state.topic_rules import SCHEDULE_TOPIC
-from log.timer_index import _Run
+from log.queues.timer_index import _Run
 from raft.effects import Effect
 from raft.leader import Leader
 from raft.read_index import ReadQueue

@@ -6,7 +6,7 @@ import pytest
 
 import broker.delayed.timers as timers_module
 from broker.replica.group_clock import GroupClock
-from log.timer_index import Steps, TimerIndex
+from log.queues.timer_index import Steps, TimerIndex
 from tests.simulation.planting import planted
 
 

@@ -13,7 +13,7 @@ import pytest
 from broker.replica.recovering_file import RecoveringFile
 from broker.replica.start import ReplicaStart
 from broker.replica.start import start_from_disk as original_start
-from log.segments import Segments
+from log.entries.segments import Segments
 from raft import effects as fx
 from raft.configuration import ConfigurationHistory
 from raft.core import Raft

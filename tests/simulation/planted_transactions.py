@@ -19,7 +19,7 @@ from broker.state.snapshot_reading import Read
 from broker.state.transaction_records import EXHAUSTED_TOPIC_BYTES, Decision, decision_of
 from broker.transactions.checks import TransactionChecks
 from broker.transactions.decisions import Decisions, _Deciding
-from log.record import Record, peek
+from log.formats.record import Record, peek
 from tests.simulation.planting import planted
 
 

@@ -24,13 +24,13 @@ from broker.replica.start import start_from_disk as original_start
 from broker.replica.upkeep import Upkeep
 from broker.requests.errors import OverloadedError
 from broker.transactions.checks import TransactionChecks
-from log import cuts
+from log.entries import cuts
+from log.entries.expired_files import DataFile, HeadLook, files_to_delete
 from log.errors import DamagedLogError, DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
-from log.expired_files import DataFile, HeadLook, files_to_delete
-from log.layout import HEADER_BYTES
-from log.record import Record
+from log.formats.layout import HEADER_BYTES
+from log.formats.record import Record
+from log.queues.timer_index import Step, _Run
 from log.store import Store
-from log.timer_index import Step, _Run
 from raft.election import Election
 from raft.leader import Leader
 from raft.messages import VoteRequest

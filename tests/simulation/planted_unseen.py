@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-import log.snapshot
+import log.notes.snapshot
 from broker.node.forwarding import Forwarding
 from broker.node.relayed_clients import RelayedClients
 from broker.peers.protocol import Forward
@@ -17,8 +17,8 @@ from broker.replica.applied import AppliedState
 from broker.requests.connection import Connection
 from broker.state.commands import UnlockQueues
 from broker.state.order_locks import LockTable
-from log.entry_recovery import _Scan
-from log.flushes import Flushes
+from log.entries.entry_recovery import _Scan
+from log.entries.flushes import Flushes
 from raft.configuration import Configuration, ConfigurationHistory
 from raft.core import Raft
 from raft.leader import Leader
@@ -85,17 +85,17 @@ def checksum_of_a_snapshot_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
         __hash__ = int.__hash__
 
-    original = log.snapshot.decode_snapshot
+    original = log.notes.snapshot.decode_snapshot
 
-    def decode_snapshot(raw: bytes) -> log.snapshot.Snapshot:
+    def decode_snapshot(raw: bytes) -> log.notes.snapshot.Snapshot:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(log.snapshot, "crc32", lambda *_: Anything())
+            inner.setattr(log.notes.snapshot, "crc32", lambda *_: Anything())
             return original(raw)
 
-    patch.setattr(log.snapshot, "decode_snapshot", decode_snapshot)
+    patch.setattr(log.notes.snapshot, "decode_snapshot", decode_snapshot)
 
 
-@planted("a truncation leaves the note of what is flushed", "log/durable_note.py", part="storage")
+@planted("a truncation leaves the note of what is flushed", "log/entries/durable_note.py", part="storage")
 def truncation_leaves_the_note(patch: pytest.MonkeyPatch) -> None:
     """A start takes what the group has overruled for what was lost."""
     patch.setattr(Flushes, "lower_note", lambda *_: None)

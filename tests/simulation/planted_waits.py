@@ -15,8 +15,8 @@ from broker.replica.applied import AppliedState
 from broker.replica.log_head import LogHead
 from broker.replica.upkeep import Upkeep
 from broker.requests.deadline import NEVER
-from log.dispatch import Arrival
-from log.expired_files import HeadLook
+from log.dispatching.dispatch import Arrival
+from log.entries.expired_files import HeadLook
 from raft.leader import Leader
 from raft.recovery import Recovery
 from tests.simulation.planting import planted

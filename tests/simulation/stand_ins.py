@@ -12,7 +12,7 @@ from typing import Any
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.read_barriers import ReadBarriers
 from broker.state.metadata import Metadata
-from log.entry_log import EntryLog
+from log.entries.entry_log import EntryLog
 from log.options import StoreOptions
 from raft.configuration import Configuration
 from raft.effects import Role, Send

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from log.entry_log import EntryLog
+from log.entries.entry_log import EntryLog
 from log.errors import DamagedEntryError
-from log.layout import HEADER_BYTES, UNIT_BYTES, file_name
+from log.formats.layout import HEADER_BYTES, UNIT_BYTES, file_name
 from log.options import StoreOptions
 from simulation.journal import Violation
 from simulation.judges.as_written import Damage

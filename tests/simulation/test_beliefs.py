@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from log.layout import ENTRY_MAGIC, HEADER
+from log.formats.layout import ENTRY_MAGIC, HEADER
 from raft.configuration import Configuration
 from raft.effects import Role
 from raft.messages import AppendResponse, RecoveryRequest, VoteResponse

@@ -10,14 +10,14 @@ import pytest
 
 from broker.replica.repairs import RepairFlush, Repairs
 from broker.replica.scrubbing import Scrubbing
-from log import entry_repair
-from log.entry_index import EntryIndex
-from log.entry_log import EntryLog
-from log.entry_reads import index_at
+from log.dispatching.queue_scrub import QueueScrub
+from log.entries import entry_repair
+from log.entries.entry_index import EntryIndex
+from log.entries.entry_log import EntryLog
+from log.entries.entry_reads import index_at
 from log.errors import DamagedEntryError, DamagedLogError
-from log.index_scrub import IndexScrubber
-from log.queue_scrub import QueueScrub
-from log.snapshot import SnapshotScrub
+from log.index.index_scrub import IndexScrubber
+from log.notes.snapshot import SnapshotScrub
 from simulation.faults import damage
 from simulation.faults.stage import Stage
 from simulation.judges.waits import MOVES

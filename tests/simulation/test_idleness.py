@@ -10,7 +10,7 @@ import pytest
 from broker.replica.log_head import LogHead
 from broker.retention.retention import Retention
 from broker.state.commands import RaiseHead
-from log.expired_files import HeadLook
+from log.entries.expired_files import HeadLook
 from raft.leader import Leader
 from simulation.judges.idleness import KEEPS_LEADER, SETTLED_NS, SLEEPS, STAYS
 from simulation.plans.plan import Plan

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.client.consuming.queue_calls import SearchBoundary
-from log.consume_queue import Boundary
-from log.consume_queues import ConsumeQueues
 from log.options import StoreOptions
+from log.queues.consume_queue import Boundary
+from log.queues.consume_queues import ConsumeQueues
 from simulation.machines.simulated_disk import SimulatedDisk
 from simulation.workload.inquire import Extent, is_found_by_time
 

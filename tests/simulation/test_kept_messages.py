@@ -14,7 +14,7 @@ import pytest
 from broker.reading.queue_reads import PullResult, QueueReads
 from broker.remoting.codes import ResponseCode
 from broker.transactions.checks import TransactionChecks
-from log.timer_index import Steps, TimerIndex
+from log.queues.timer_index import Steps, TimerIndex
 from simulation.plans.plan import Fault, Plan
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from log.entry_log import EntryLog
-from log.hard_state import HardStateFile, StoredHardState
-from log.layout import HEADER_BYTES
+from log.entries.entry_log import EntryLog
+from log.formats.layout import HEADER_BYTES
+from log.notes.hard_state import HardStateFile, StoredHardState
 from log.options import StoreOptions
 from raft.configuration import Configuration
 from raft.effects import Send

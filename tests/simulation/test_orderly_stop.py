@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from log.disk import Disk
+from log.files.disk import Disk
 from log.options import StoreOptions
 from log.store import RecoveryReport, Store
 from simulation.findings.report import describe_finding

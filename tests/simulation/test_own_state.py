@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from broker.state.topic_rules import INTERNAL_TOPIC
-from log import cuts
-from log.entry_log import EntryLog
-from log.hard_state import HardStateFile, StoredHardState
-from log.layout import HEADER_BYTES
+from log.entries import cuts
+from log.entries.entry_log import EntryLog
+from log.formats.layout import HEADER_BYTES
+from log.notes.hard_state import HardStateFile, StoredHardState
+from log.notes.snapshot import SnapshotFile
 from log.options import StoreOptions
-from log.snapshot import SnapshotFile
 from raft.configuration import Configuration
 from raft.effects import Role
 from raft.reasons import Reason

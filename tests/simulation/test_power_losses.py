@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 import pytest
 
-from log import cuts
-from log.entry_log import EntryLog
-from log.entry_reads import index_at
-from log.entry_recovery import LogBegin, write_begin
-from log.layout import HEADER_BYTES, MARKER_BYTES, file_name
+from log.entries import cuts
+from log.entries.entry_log import EntryLog
+from log.entries.entry_reads import index_at
+from log.entries.entry_recovery import LogBegin, write_begin
+from log.formats.layout import HEADER_BYTES, MARKER_BYTES, file_name
+from log.notes.snapshot import write_snapshot
 from log.options import StoreOptions
-from log.snapshot import write_snapshot
 from raft.recovery_loss import Loss
 from simulation.findings.report import describe_finding, summary_line
 from simulation.journal import Violation

@@ -24,18 +24,18 @@ from broker.state.waiting_messages import addressed_properties, without_address
 from broker.state.writing import ROWS_AT_ONCE
 from broker.statistics.timings import Timings
 from broker.trace import CommitAdvanced, PrefixDigest, TraceHeader, TraceWriter, read_trace
-from log import cuts
-from log.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
-from log.consume_queues import ConsumeQueues, QueueNote
-from log.entry_log import EntryLog, Run
-from log.entry_reads import index_at
-from log.entry_room import make_room
+from log.entries import cuts
+from log.entries.entry_log import EntryLog, Run
+from log.entries.entry_reads import index_at
+from log.entries.entry_room import make_room
+from log.entries.flushes import FlushJob
 from log.errors import DamagedLogError, DiskFullError, FlushError
-from log.flushes import FlushJob
-from log.hard_state import StoredHardState
-from log.layout import HEADER_BYTES, file_name
+from log.formats.layout import HEADER_BYTES, file_name
+from log.formats.record import encode_record, pack_host
+from log.notes.hard_state import StoredHardState
 from log.options import StoreOptions
-from log.record import encode_record, pack_host
+from log.queues.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from log.queues.consume_queues import ConsumeQueues, QueueNote
 from log.store import Store
 from raft.core import Raft
 from simulation.findings.report import describe_finding

@@ -1,4 +1,4 @@
-"""The disk model keeps the promises of `log.disk`, and only those."""
+"""The disk model keeps the promises of `log.files.disk`, and only those."""
 
 from random import Random
 

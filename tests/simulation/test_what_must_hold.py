@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from log import cuts
-from log.dispatch import Arrival
-from log.entry_log import EntryLog
-from log.hard_state import HardStateFile, StoredHardState
-from log.layout import HEADER_BYTES
+from log.dispatching.dispatch import Arrival
+from log.entries import cuts
+from log.entries.entry_log import EntryLog
+from log.formats.layout import HEADER_BYTES
+from log.notes.hard_state import HardStateFile, StoredHardState
 from log.options import StoreOptions
 from raft.configuration import Configuration
 from raft.messages import VoteResponse

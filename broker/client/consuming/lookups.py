@@ -13,8 +13,8 @@ from broker.client.transport.patient_calls import PatientCalls
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from log.errors import RecordError
-from log.message_id import parse_offset_message_id
-from log.record import unpack_host
+from log.formats.message_id import parse_offset_message_id
+from log.formats.record import unpack_host
 
 FOUND_MAX = 64
 """The most messages that a broker gives for one key."""

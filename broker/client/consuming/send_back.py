@@ -15,8 +15,8 @@ from broker.remoting import property_names
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageHeaderV2
 from broker.state.topic_rules import DEFAULT_TOPIC, RETRY_PREFIX
-from log.properties import encode_properties
-from log.record import (
+from log.formats.properties import encode_properties
+from log.formats.record import (
     SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_STORE_HOST_V6,
     SYS_FLAG_TRANSACTION_MASK,

@@ -11,7 +11,7 @@ from broker.client.errors import UsageError
 from broker.client.message import MessageView
 from broker.remoting.bodies import SubscriptionData
 from broker.state.topic_rules import RETRY_PREFIX
-from log.java_hash import java_hash
+from log.formats.java_hash import java_hash
 
 
 @dataclass(frozen=True, slots=True)

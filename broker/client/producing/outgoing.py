@@ -18,9 +18,9 @@ from broker.remoting import property_names
 from broker.remoting.codes import RequestCode
 from broker.remoting.property_room import SENT_BYTES_MAX
 from broker.state.topic_rules import RETRY_PREFIX
-from log.batch import BatchColumns, encode_columns
 from log.errors import RecordError
-from log.record import SYS_FLAG_COMPRESSED
+from log.formats.batch import BatchColumns, encode_columns
+from log.formats.record import SYS_FLAG_COMPRESSED
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """Size of the largest body, after compression; brokers have the same limit by default."""

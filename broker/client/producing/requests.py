@@ -30,8 +30,8 @@ from broker.remoting.property_names import (
 )
 from broker.state.topic_rules import DEFAULT_TOPIC, REPLY_SUFFIX
 from log.errors import RecordError
-from log.properties import encode_properties
-from log.record import encode_record, pack_host
+from log.formats.properties import encode_properties
+from log.formats.record import encode_record, pack_host
 
 REPLY_TIMEOUT_S = 3.0
 """Time limit in seconds of a request with its reply, and of passing on a reply."""

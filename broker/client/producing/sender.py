@@ -9,7 +9,7 @@ from broker.client.producing.latency import LatencyClasses, SlowGroups
 from broker.client.producing.outgoing import Outgoing
 from broker.client.transport.core import ClientCore
 from broker.client.transport.routes import TopicRoute
-from log.java_hash import java_hash
+from log.formats.java_hash import java_hash
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Gets the writable queues, sorted, and the message; returns one of the queues."""

@@ -43,8 +43,8 @@ from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
 from broker.remoting.headers import CheckTransactionStateHeader, EndTransactionHeader
 from log.errors import RecordError
-from log.message_id import parse_offset_message_id
-from log.record import SYS_FLAG_PREPARED
+from log.formats.message_id import parse_offset_message_id
+from log.formats.record import SYS_FLAG_PREPARED
 
 __all__ = ["Decision", "Transaction", "TransactionalProducer"]
 

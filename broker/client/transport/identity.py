@@ -5,7 +5,7 @@ import socket
 from typing import Final
 
 from broker.client.transport.runtime import Runtime
-from log.message_id import unique_key, unique_key_prefix
+from log.formats.message_id import unique_key, unique_key_prefix
 
 _COUNTER_MAX: Final = 0xFFFF
 

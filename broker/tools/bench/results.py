@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from broker.tools.bench.limits import RawLimits
-from log.loops import INSTALLED
+from log.formats.loops import INSTALLED
 
 Flush = Literal["async", "sync"]
 

@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from broker.tools.cluster.compare import walk_entries
 from broker.trace import TRACE_SUFFIX, Damage, TraceEvent, TraceHeader, read_trace
-from log.private_files import make_directories
+from log.files.private_files import make_directories
 from simulation.judges.group_model import GroupModel
 from simulation.judges.recorded import RecordedClients, commit_times
 

@@ -110,7 +110,7 @@ def restore(
     from broker.backups.restoring import restore
     from broker.settings.loading import load
     from broker.state.release import THIS_RELEASE
-    from log.mmap_disk import MmapDisk
+    from log.files.mmap_disk import MmapDisk
 
     settings = load(config)
     place = f"{settings.storage.path} for {settings.node.id} of {settings.node.group}"

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import AsJson
 from broker.tools.cli.output import print_json, print_table
-from log.private_files import make_directories
+from log.files.private_files import make_directories
 
 if TYPE_CHECKING:
     from broker.tools.bench.results import Flush, Measurement, Report

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from broker.tools.cli.errors import USAGE, CommandError
-from log.private_files import FILE_MODE, make_directories
+from log.files.private_files import FILE_MODE, make_directories
 
 UNDECIDED = 3
 

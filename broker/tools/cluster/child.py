@@ -16,7 +16,7 @@ from typing import ClassVar
 import trio
 
 from broker.tools.cluster.parent_death import PARENT_VARIABLE
-from log.private_files import open_file
+from log.files.private_files import open_file
 
 _FRAMES = " |+-\u2500\u2502\u256d\u256e\u256f\u2570"
 """Characters that draw the frames of tracebacks of exception groups."""

@@ -29,7 +29,7 @@ from broker.settings.tables import (
 )
 from broker.tools.cluster.child import Child
 from broker.tools.cluster.ports import PortReservations
-from log.private_files import make_directories, write_file
+from log.files.private_files import make_directories, write_file
 
 PORTS_BETWEEN_NODES = 10
 """Nodes listen at ``port``, ``port`` + 10, ...: the ports next to each are the reference's for other purposes."""

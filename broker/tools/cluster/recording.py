@@ -11,7 +11,7 @@ import trio
 from broker.shell.machine import machine_clock
 from broker.trace import TRACE_SUFFIX, TraceHeader, TraceWriter
 from broker.trace.format import Source
-from log.private_files import make_directories, open_file
+from log.files.private_files import make_directories, open_file
 
 _FLUSH_S = 0.25
 

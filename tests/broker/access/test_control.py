@@ -14,7 +14,7 @@ from broker.remoting.command import ROCKETMQ, RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
 from broker.remoting.rocketmq_signature import signature
 from broker.requests.errors import RequestError
-from log.record import pack_host
+from log.formats.record import pack_host
 
 ACCOUNTS = """
 white_remote_addresses = ["10.9.*.*"]

@@ -19,7 +19,7 @@ from broker.remoting.rocketmq_signature import ACCESS_KEY, SIGNATURE, signature
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.errors import RequestError
 from broker.requests.greeting import GreetingError, greet
-from log.record import pack_host
+from log.formats.record import pack_host
 
 ACCOUNTS = """
 [[accounts]]

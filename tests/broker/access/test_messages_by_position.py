@@ -14,7 +14,7 @@ from broker.remoting.bodies import ConsumerData, HeartbeatData, MessageModel, Su
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
-from log.message_id import parse_offset_message_id
+from log.formats.message_id import parse_offset_message_id
 from tests.broker.fields import pull_fields, send_fields
 from tests.broker.harness import Client, Group, split_records
 

@@ -17,7 +17,7 @@ from broker.access.control import AccessControl
 from broker.client.transport.credentials import Credentials
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode
-from log.message_id import parse_offset_message_id
+from log.formats.message_id import parse_offset_message_id
 from tests.broker.harness import Client, Group
 
 ACCOUNTS = """

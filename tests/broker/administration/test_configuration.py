@@ -8,7 +8,7 @@ import pytest
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.settings import properties_file
 from broker.settings.live import CHANGES_PATH
-from log.state_file import write_state
+from log.files.state_file import write_state
 from tests.broker.harness import Client, Group
 
 FIXED = {

@@ -9,7 +9,7 @@ import pytest
 
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.statistics.windows import DAY, HOUR, MINUTE, Windows
-from log.message_id import parse_offset_message_id
+from log.formats.message_id import parse_offset_message_id
 from tests.broker.harness import Client, Group
 
 

@@ -32,9 +32,9 @@ from broker.requests.client_sessions import ClientSession
 from broker.requests.line import Line
 from broker.settings.tables import NameServerSettings
 from broker.state.metadata import Metadata
-from log.entry_reads import record_at
-from log.properties import parse_properties
-from log.record import decode_record
+from log.entries.entry_reads import record_at
+from log.formats.properties import parse_properties
+from log.formats.record import decode_record
 from tests.broker.client.links import Link, Server, Step, World, now_ns
 from tests.broker.harness import Client, Group, Member
 

@@ -9,8 +9,8 @@ from typing import Any
 from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode
 from broker.trace import TraceHeader, TraceWriter, parse_event
-from log.properties import get_property
-from log.record import decode_record
+from log.formats.properties import get_property
+from log.formats.record import decode_record
 from tests.broker.client.cluster import NAME_SERVER, Broker
 from tests.broker.client.links import ClientRuntime
 

@@ -10,8 +10,8 @@ from broker.client.errors import BrokerError, UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import response
-from log.properties import encode_properties
-from log.record import decode_record
+from log.formats.properties import encode_properties
+from log.formats.record import decode_record
 from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
 from tests.broker.client.links import WALL_START_MS, ClientRuntime, Step, World, code, reset
 

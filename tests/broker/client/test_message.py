@@ -13,7 +13,7 @@ from broker.client.message import MessageQueue, MessageView, views
 from broker.client.transport.identity import UniqueKeys
 from broker.client.transport.trio_runtime import TrioRuntime
 from log.errors import RecordError
-from log.record import Host, encode_record, pack_host
+from log.formats.record import Host, encode_record, pack_host
 
 QUEUE = MessageQueue("t", "b", 3)
 

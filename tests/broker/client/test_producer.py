@@ -18,8 +18,8 @@ from broker.client.message import Message, MessageQueue, SendStatus
 from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode
 from broker.trace import Fail, Info, Invoke, Ok
-from log.properties import parse_properties
-from log.record import decode_record
+from log.formats.properties import parse_properties
+from log.formats.record import decode_record
 from tests.broker.client.cancellation import cancel_at_step
 from tests.broker.client.cluster import NAME_SERVER, Broker, Cluster, one_group
 from tests.broker.client.links import ClientRuntime, World, code, reset, silent

@@ -12,8 +12,8 @@ from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, request
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageHeaderV2
-from log.properties import encode_properties, parse_properties
-from log.record import decode_record
+from log.formats.properties import encode_properties, parse_properties
+from log.formats.record import decode_record
 from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
 from tests.broker.client.links import ClientRuntime, Link, World, code, silent
 

@@ -18,7 +18,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, response
 from broker.remoting.route import MASTER_ID
 from broker.trace import Info
-from log.record import decode_record
+from log.formats.record import decode_record
 from tests.broker.client.cluster import NAME_SERVER, Broker, Cluster, one_group
 from tests.broker.client.links import ClientRuntime, Link, World, code, reset, silent
 from tests.broker.client.producers import SEND, Recorded, producing, unique_keys

@@ -10,7 +10,7 @@ from broker.client.message import MessageView
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import response
 from broker.remoting.headers import ConsumerSendMessageBackHeader, SendMessageHeaderV2
-from log.properties import encode_properties, parse_properties
+from log.formats.properties import encode_properties, parse_properties
 from tests.broker.client.cluster import NAME_SERVER, Broker
 from tests.broker.client.links import ClientRuntime
 

@@ -16,8 +16,8 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import request
 from broker.remoting.headers import EndTransactionHeader, SendMessageHeaderV2
 from broker.state.topic_rules import HALF_TOPIC
-from log.properties import get_property
-from log.record import decode_record
+from log.formats.properties import get_property
+from log.formats.record import decode_record
 from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
 from tests.broker.client.links import ClientRuntime, World, code, reset, silent
 

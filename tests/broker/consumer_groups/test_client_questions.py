@@ -9,7 +9,7 @@ import pytest
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.frame import FrameDecoder
-from log.record import decode_record
+from log.formats.record import decode_record
 from tests.broker.harness import Client, Group
 
 

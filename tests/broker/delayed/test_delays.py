@@ -18,9 +18,9 @@ from broker.replica.inner_limits import InnerLimits
 from broker.replica.proposals import NewMessage
 from broker.state.topic_rules import SCHEDULE_TOPIC
 from broker.statistics.events import EventKind
-from log.batch import BatchItem, encode_batch
-from log.consume_queue import ConsumeQueue
 from log.errors import DamagedLogError, DiskFullError
+from log.formats.batch import BatchItem, encode_batch
+from log.queues.consume_queue import ConsumeQueue
 from raft.messages import AppendRequest
 from tests.broker.harness import SECOND, Client, Group
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import log.timer_index as timer_index
+import log.queues.timer_index as timer_index
 from broker.delayed import deliveries, timers
 from broker.delayed.timers import due_ms_of
 from broker.node.ports import State
@@ -23,11 +23,11 @@ from broker.requests.errors import RequestError
 from broker.retention.waited_for import first_waiting_position
 from broker.state.commands import FORMAT_OF_COMMANDS, RaiseHead
 from broker.state.topic_rules import TIMER_TOPIC
-from log.batch import BatchItem, encode_batch
-from log.consume_queue import ConsumeQueue
+from log.entries.expired_files import HeadLook, RetentionPolicy
 from log.errors import DamagedLogError
-from log.expired_files import HeadLook, RetentionPolicy
-from log.record import Record
+from log.formats.batch import BatchItem, encode_batch
+from log.formats.record import Record
+from log.queues.consume_queue import ConsumeQueue
 from tests.broker.delayed.test_delays import bodies, leader_dies_in_a_batch, prepared, settle_a_full_disk
 from tests.broker.harness import SMALL_STORE, Client, Group
 from tests.examples import examples

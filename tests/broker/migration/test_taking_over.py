@@ -18,9 +18,9 @@ from broker.migration.taking_over import STILL_S, TakingOver, Wanted, look_at, p
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.state.release import THIS_RELEASE
-from log.entry_reads import record_at
-from log.own_topics import DEFAULT_DELAY_LEVELS_MS
-from log.record import PHYSICAL_OFFSET_AT, decode_record
+from log.entries.entry_reads import record_at
+from log.formats.own_topics import DEFAULT_DELAY_LEVELS_MS
+from log.formats.record import PHYSICAL_OFFSET_AT, decode_record
 from tests.broker.client.cluster import NAME_SERVER, Broker, Cluster
 from tests.broker.client.conftest import world
 from tests.broker.client.links import ClientRuntime, Link, World, code, reset

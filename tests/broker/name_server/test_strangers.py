@@ -27,7 +27,7 @@ from broker.requests.client_sessions import SessionLimits
 from broker.requests.greeting import read_greeting
 from broker.settings.tables import NameServerSettings
 from broker.statistics.events import TOLD_EVERY_NS, EventKind
-from log.record import pack_host
+from log.formats.record import pack_host
 from tests.broker.lines import Desk, let_in
 
 SECRET = "the brokers' own secret"

@@ -9,8 +9,8 @@ from broker.remoting.bodies import HeartbeatData
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
-from log.batch import BatchItem, encode_batch
-from log.properties import encode_properties
+from log.formats.batch import BatchItem, encode_batch
+from log.formats.properties import encode_properties
 from tests.broker.fields import pull_fields, topic_fields
 from tests.broker.harness import Client, Group
 

@@ -25,7 +25,7 @@ from broker.requests.budget import Budget
 from broker.requests.connection import Buffer, Connection
 from broker.sending import repeated_sends
 from broker.topics import first_messages
-from log.batch import BatchItem, encode_batch
+from log.formats.batch import BatchItem, encode_batch
 from tests.broker.fields import pull_fields
 from tests.broker.harness import SMALL_STORE, Client, Group
 

@@ -6,7 +6,7 @@ import pytest
 from broker.state.commands import RaiseFormat, UnknownCommandError
 from broker.state.release import FIRST_FORMAT, THIS_RELEASE, Release
 from log.errors import DamagedStateError, StoreTooNewError
-from log.store_format import PATH, check_format, write_format
+from log.notes.store_format import PATH, check_format, write_format
 from tests.broker.harness import Group
 from tests.log.memory_disk import MemoryDisk
 

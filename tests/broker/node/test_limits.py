@@ -18,7 +18,7 @@ from broker.remoting.bodies import ConsumerData, MessageModel, ProducerData, Sub
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import REQUEST_BYTES_MAX
 from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, FORBIDDEN_TO_SEND, INTERNAL_TOPIC
-from log.batch import encode_batch
+from log.formats.batch import encode_batch
 from tests.broker.fields import pull_fields, send_fields
 from tests.broker.harness import START_WALL_MS, Group
 from tests.broker.node.limited import (

@@ -13,8 +13,8 @@ from broker.remoting.frame import FrameDecoder
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.jobs import Jobs
 from broker.requests.client_sessions import ClientSession
-from log.entry_log import EntryLog
-from log.tail import PrepareJob
+from log.entries.entry_log import EntryLog
+from log.entries.tail import PrepareJob
 from tests.broker.harness import Client, Group
 from tests.broker.lines import Desk
 

@@ -18,7 +18,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.replica.inner_limits import InnerLimits
 from broker.requests.connection import LOOPBACK_HOST, Connection, RelayedConnection
-from log.record import pack_host
+from log.formats.record import pack_host
 from tests.broker.harness import Client, Group
 
 WORK = 4

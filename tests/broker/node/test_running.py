@@ -13,7 +13,7 @@ from broker.replica.jobs import Job
 from broker.requests.client_sessions import ClientSession
 from broker.requests.connection import Connection
 from broker.requests.line import Line
-from log.dispatch import Dispatch
+from log.dispatching.dispatch import Dispatch
 from log.store import Store
 from tests.broker.harness import Group, Member
 from tests.broker.lines import let_in

@@ -7,7 +7,7 @@ import pytest
 from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.requests.deadline import NEVER, Time
-from log.dispatch import Dispatch
+from log.dispatching.dispatch import Dispatch
 from log.store import Store
 from raft.messages import AppendResponse
 from tests.broker.harness import Group

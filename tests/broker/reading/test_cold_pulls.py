@@ -9,8 +9,8 @@ from broker.remoting.bodies import KeyValueTable, SubscriptionGroupConfig
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body, encode_body
 from broker.replica.replica import Replica
-from log import cuts
-from log.cold_reads import LoadJob
+from log.entries import cuts
+from log.entries.cold_reads import LoadJob
 from tests.broker.harness import SMALL_STORE, Group
 
 

@@ -7,8 +7,8 @@ import pytest
 from broker.remoting.bodies import MessageModel
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.inner_limits import InnerLimits
-from log.entry_reads import record_at
-from log.record import decode_record
+from log.entries.entry_reads import record_at
+from log.formats.record import decode_record
 from tests.broker.fields import pull_fields
 from tests.broker.harness import Client, Group, Pulled
 

@@ -7,8 +7,8 @@ import pytest
 from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageResponseHeader
-from log.batch import BatchItem, encode_batch
-from log.message_id import parse_offset_message_id
+from log.formats.batch import BatchItem, encode_batch
+from log.formats.message_id import parse_offset_message_id
 from raft.messages import TimeoutNow
 from tests.broker.fields import send_fields
 from tests.broker.harness import START_WALL_MS, Client, Group, split_records

@@ -13,7 +13,7 @@ from broker.reading import sql92
 from broker.reading.sql92 import EXPRESSION_LENGTH_MAX, SEARCHES_MAX, compile_in_steps, compile_sql
 from broker.reading.sql92_conditions import DEPTH_MAX
 from broker.reading.sql92_words import SqlError
-from log.properties import encode_properties
+from log.formats.properties import encode_properties
 from tests.broker.reading.sql92_table import TABLE, grammar, table
 
 

@@ -25,7 +25,7 @@ from broker.remoting.frame import (
     BrokenStreamError,
     FrameDecoder,
 )
-from log.record import MAX_PROPERTIES_BYTES
+from log.formats.record import MAX_PROPERTIES_BYTES
 
 Outcome = tuple[list[bytes], tuple[FrameErrorReason, str] | None]
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from broker.replica.replica import Replica
-from log.consume_queue import UNIT_BYTES as QUEUE_UNIT_BYTES
-from log.entry_reads import index_at
-from log.layout import HEADER_BYTES, UNIT_BYTES
+from log.entries.entry_reads import index_at
+from log.formats.layout import HEADER_BYTES, UNIT_BYTES
+from log.queues.consume_queue import UNIT_BYTES as QUEUE_UNIT_BYTES
 from tests.broker.harness import SMALL_STORE, Group
 
 MESSAGES = 60

@@ -10,8 +10,8 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC
 from broker.statistics.events import EventKind
-from log.entry_reads import index_at
-from log.layout import HEADER_BYTES
+from log.entries.entry_reads import index_at
+from log.formats.layout import HEADER_BYTES
 from tests.broker.fields import pull_fields
 from tests.broker.harness import Group, Pulled
 from tests.broker.replica.damage import (
@@ -134,8 +134,8 @@ def test_entries_whose_headers_and_units_are_both_damaged_are_sent_when_they_are
 def test_old_entries_are_sent_while_all_their_units_are_made_a_few_for_each_try(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("log.unit_repair.PIECES_AT_ONCE", 1)
-    monkeypatch.setattr("log.unit_repair._PIECE_UNITS", 4)
+    monkeypatch.setattr("log.entries.unit_repair.PIECES_AT_ONCE", 1)
+    monkeypatch.setattr("log.entries.unit_repair._PIECE_UNITS", 4)
     group = group_of(scrubbed=False)
     away = group.follower
     group.kill(away)

@@ -8,7 +8,7 @@ from broker.peers.protocol import EntriesLent, EntriesWanted, Frame
 from broker.remoting.codes import ResponseCode
 from broker.statistics.events import EventKind
 from log.errors import DamagedEntryError
-from log.layout import HEADER_BYTES
+from log.formats.layout import HEADER_BYTES
 from tests.broker.replica.damage import Damage, entry_of, group_of, replica_of
 
 

@@ -10,8 +10,8 @@ from broker.peers.protocol import Frame, RaftFrame
 from broker.replica.recovering_file import RecoveringFile, RunFacts
 from broker.replica.replica import Replica
 from broker.state.commands import DeleteTopic
-from log import cuts
-from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind
+from log.entries import cuts
+from log.entries.entry_recovery import LogBegin, LogRecovery, RecoveryKind
 from log.errors import DamagedLogError
 from log.store import RecoveryReport
 from raft import Role

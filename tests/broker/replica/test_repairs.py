@@ -5,9 +5,9 @@ from structlog.testing import capture_logs
 
 from broker.remoting.codes import RequestCode
 from broker.statistics.events import EventKind
-from log.consume_queue import UNIT_BYTES as QUEUE_UNIT_BYTES
-from log.entry_reads import index_at
-from log.layout import HEADER_BYTES
+from log.entries.entry_reads import index_at
+from log.formats.layout import HEADER_BYTES
+from log.queues.consume_queue import UNIT_BYTES as QUEUE_UNIT_BYTES
 from tests.broker.harness import Group
 from tests.broker.replica.damage import (
     FILE,

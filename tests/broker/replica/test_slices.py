@@ -20,8 +20,8 @@ from broker.requests.processing import OUTCOME_UNKNOWN
 from broker.state.commands import Command, CommitOffsets, DeleteGroup, DeleteTopic, PutTopic
 from broker.state.metadata import Metadata
 from broker.state.topic_rules import topic_config
-from log.batch import BatchItem, encode_batch
-from log.index_files import IndexFiles
+from log.formats.batch import BatchItem, encode_batch
+from log.index.index_files import IndexFiles
 from tests.broker.harness import SMALL_STORE, Client, Group
 
 SLICE = 10

@@ -18,7 +18,7 @@ from broker.requests.connection import Buffer
 from broker.requests.deadline import NEVER
 from broker.state.metadata import Metadata
 from broker.state.snapshot import decode_state
-from log.expired_files import HeadLook, RetentionPolicy
+from log.entries.expired_files import HeadLook, RetentionPolicy
 from raft.messages import SnapshotRequest
 from tests.broker.harness import Client, Group
 from tests.broker.retention.test_retention import beginnings, fill, group_with, pass_time

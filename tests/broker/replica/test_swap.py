@@ -13,7 +13,7 @@ from broker.peers.protocol import Frame, RaftFrame
 from broker.replica.jobs import Job
 from broker.replica.replica import Replica
 from broker.state.snapshot import decode_state
-from log.expired_files import HeadLook, RetentionPolicy
+from log.entries.expired_files import HeadLook, RetentionPolicy
 from raft.messages import AppendResponse, SnapshotRequest
 from tests.broker.harness import SMALL_STORE, Group
 from tests.broker.retention.test_retention import fill, group_with, pass_time

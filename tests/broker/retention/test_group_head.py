@@ -16,10 +16,10 @@ from broker.replica.replica import Replica
 from broker.state.commands import FORMAT_OF_COMMANDS, RaiseHead
 from broker.state.release import THIS_RELEASE
 from log import store as store_module
-from log.consume_queue import ConsumeQueue
+from log.entries.expired_files import RetentionPolicy
 from log.errors import DiskFullError
-from log.expired_files import RetentionPolicy
-from log.record import decode_record
+from log.formats.record import decode_record
+from log.queues.consume_queue import ConsumeQueue
 from raft import Role
 from tests.broker.harness import SECOND, Client, Group
 from tests.broker.retention.test_retention import INTERVAL_S, fill, group_with, pass_time

@@ -15,9 +15,9 @@ from broker.remoting.json_body import decode_body, encode_body
 from broker.replica.members_file import Configurations
 from broker.shell.machine import local_hour
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, SCHEDULE_TOPIC
-from log.batch import BatchItem, encode_batch
-from log.entry_log import EntryLog
+from log.entries.entry_log import EntryLog
 from log.errors import DiskFullError
+from log.formats.batch import BatchItem, encode_batch
 from raft.configuration import Configuration
 from tests.broker.harness import SECOND, Client, Group
 from tests.log.memory_disk import MemoryDisk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.remoting.codes import ResponseCode
-from log.batch import BatchItem, encode_batch
+from log.formats.batch import BatchItem, encode_batch
 from tests.broker.harness import Client, Group
 
 PROPOSALS_MAX = 50

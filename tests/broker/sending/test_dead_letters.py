@@ -1,7 +1,7 @@
 """The properties of a dead letter tell where it comes from."""
 
 from broker.sending.dead_letters import dead_letter_properties
-from log.properties import parse_properties
+from log.formats.properties import parse_properties
 
 RETRIED = b"a\x01b\x02RETRY_TOPIC\x01T\x02ORIGIN_MESSAGE_ID\x01ID"
 

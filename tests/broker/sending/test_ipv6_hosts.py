@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import CheckTransactionStateHeader, PushReplyMessageHeader
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC
-from log.batch import BatchItem, encode_batch
-from log.message_id import parse_offset_message_id
-from log.record import SYS_FLAG_BORN_HOST_V6, SYS_FLAG_COMPRESSED, Record, pack_host, unpack_host
+from log.formats.batch import BatchItem, encode_batch
+from log.formats.message_id import parse_offset_message_id
+from log.formats.record import SYS_FLAG_BORN_HOST_V6, SYS_FLAG_COMPRESSED, Record, pack_host, unpack_host
 from tests.broker.fields import send_fields
 from tests.broker.harness import Client, Group, Pulled, split_records
 

@@ -11,7 +11,7 @@ import pytest
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.replica.replica import Replica
-from log.batch import BatchItem, encode_batch
+from log.formats.batch import BatchItem, encode_batch
 from tests.broker.harness import SMALL_STORE, Client, Group, Pulled
 
 SLICE = 5

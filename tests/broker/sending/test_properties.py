@@ -15,7 +15,7 @@ from broker.sending.properties import (
     check_properties,
     read_properties,
 )
-from log.properties import parse_properties, properties_by_name
+from log.formats.properties import parse_properties, properties_by_name
 
 _PARTS = ["UNIQ_KEY", "XUNIQ_KEY", "WAIT", "true", "POP_CK", "DELAY", "TRAN_MSG", "\x01", "\x02", "a", "b c"]
 

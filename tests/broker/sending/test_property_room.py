@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.property_room import RETRY_BYTES, SENT_BYTES_MAX, fitted
-from log.properties import encode_properties, parse_properties
-from log.record import MAX_PROPERTIES_BYTES, Record
+from log.formats.properties import encode_properties, parse_properties
+from log.formats.record import MAX_PROPERTIES_BYTES, Record
 from tests.broker.harness import Client, Group
 
 TOPIC = "t" * 127

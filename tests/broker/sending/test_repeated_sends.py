@@ -13,8 +13,8 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import JSON, ROCKETMQ, RemotingCommand
 from broker.replica.inner_limits import InnerLimits
 from broker.sending.repeated_sends import RepeatedSends
-from log.batch import BatchItem, encode_batch
-from log.index_files import IndexFiles
+from log.formats.batch import BatchItem, encode_batch
+from log.index.index_files import IndexFiles
 from raft.messages import AppendResponse
 from tests.broker.harness import Client, Group
 

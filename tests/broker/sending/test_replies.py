@@ -11,7 +11,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.frame import FrameDecoder
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageResponseHeader
-from log.properties import encode_properties, parse_properties
+from log.formats.properties import encode_properties, parse_properties
 from tests.broker.fields import send_fields
 from tests.broker.harness import Client, Group
 

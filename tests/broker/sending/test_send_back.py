@@ -7,8 +7,8 @@ import pytest
 from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import encode_body
-from log.message_id import offset_message_id, parse_offset_message_id
-from log.record import Record
+from log.formats.message_id import offset_message_id, parse_offset_message_id
+from log.formats.record import Record
 from tests.broker.harness import Client, Group
 
 RETRY, DEAD = "%RETRY%g", "%DLQ%g"

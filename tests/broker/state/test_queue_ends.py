@@ -6,7 +6,7 @@ import pytest
 
 from broker.state.metadata import Metadata
 from broker.state.snapshot import decode_state, encode_state, restore_queue_ends
-from log.expired_files import HeadLook, RetentionPolicy
+from log.entries.expired_files import HeadLook, RetentionPolicy
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, Writer, queue_ends

@@ -21,7 +21,7 @@ from broker.state.transaction_records import (
     operation_body,
     operation_properties,
 )
-from log.record import encode_record, pack_host
+from log.formats.record import encode_record, pack_host
 
 HOST = pack_host("127.0.0.1", 1)
 END = 30

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from broker.statistics.stored_bytes import _GROWN_MAX, StoredBytes
-from log.consume_queue import NO_RECORD_BYTES, UNIT
-from log.dispatch import Arrival
+from log.dispatching.dispatch import Arrival
+from log.queues.consume_queue import NO_RECORD_BYTES, UNIT
 
 
 class Queue:

@@ -10,7 +10,7 @@ from broker.client.message import Message
 from broker.client.threaded import sync
 from broker.testing.broker import broker
 from broker.testing.power import Power, PoweredDisk
-from log.mmap_disk import PAGE_BYTES
+from log.files.mmap_disk import PAGE_BYTES
 from tests.broker.testing.test_broker import LIMIT_S, TOPIC, stored
 
 

@@ -12,8 +12,8 @@ from broker.remoting.headers import (
 )
 from broker.state.open_transactions import Transactions
 from broker.state.topic_rules import HALF_OPERATIONS_TOPIC, HALF_TOPIC
-from log.message_id import parse_offset_message_id
-from log.record import Record
+from log.formats.message_id import parse_offset_message_id
+from log.formats.record import Record
 from tests.broker.harness import Client, Group, split_records
 
 COMMIT = 8

@@ -10,8 +10,8 @@ from broker.node.node import Node
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_TOPIC
 from broker.transactions.checks import SLICE_MAX, TransactionChecks
-from log.message_id import parse_offset_message_id
-from log.record import Record
+from log.formats.message_id import parse_offset_message_id
+from log.formats.record import Record
 from tests.broker.harness import Client, Group, peer_address, split_records
 from tests.broker.transactions.halves import (
     COMMIT,

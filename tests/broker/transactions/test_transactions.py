@@ -12,8 +12,8 @@ from broker.remoting.headers import (
     SendMessageResponseHeader,
 )
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
-from log.batch import BatchItem, encode_batch
-from log.message_id import parse_offset_message_id
+from log.formats.batch import BatchItem, encode_batch
+from log.formats.message_id import parse_offset_message_id
 from tests.broker.harness import Client, Group
 from tests.broker.transactions.halves import (
     COMMIT,

@@ -8,9 +8,9 @@ import pytest
 
 from broker.tools.chaos.judging import JudgedGroup, Recorded, judge_clients
 from broker.trace import TraceHeader, TraceWriter
-from log.entry_log import EntryLog
-from log.layout import HEADER_BYTES
-from log.mmap_disk import MmapDisk
+from log.entries.entry_log import EntryLog
+from log.files.mmap_disk import MmapDisk
+from log.formats.layout import HEADER_BYTES
 from simulation.journal import Violation
 from simulation.workload.names import TOPIC
 from tests.log.messages import TINY, make_record

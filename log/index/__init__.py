@@ -1,0 +1,1 @@
+"""IndexFiles, which find messages by their keys."""

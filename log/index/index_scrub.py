@@ -1,0 +1,190 @@
+"""Index files are held against the checksums of their entries, and made anew from the log where they were damaged.
+
+What a file holds follows from the log: the keys of its records, in their order. So a damaged one is filled once more,
+in its place, while the entries of the log go by (`log.dispatching.queue_scrub`), and it is right if it has the checksum
+again that it had. The file under work is left out: its pages are in memory. A query meanwhile may find less, and never
+what is not there, as every record that it finds is looked at.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+
+from log.errors import DamagedLogError, DiskFullError
+from log.files.disk import MappedFile
+from log.index.index_file import IndexFile, hashes_of_keys
+from log.index.index_files import IndexFiles
+
+SLICE_BYTES = 256 * 1024
+
+
+@dataclass(slots=True)
+class IndexScrub:
+    """Sums up a slice of the entries of one file. A worker runs it."""
+
+    file: IndexFile
+    mapped: MappedFile
+    begin: int
+    end: int
+    checksum: int
+    is_last: bool
+
+    def run(self) -> None:
+        """Worker. Raises nothing."""
+        self.mapped.load(self.begin, self.end)
+        self.checksum = crc32(self.mapped.buffer[self.begin : self.end], self.checksum)
+        self.mapped.cool(self.begin, self.end)
+
+
+class IndexScrubber:
+    """Goes over the index files of one store, one after the other, and fills those anew that are damaged."""
+
+    def __init__(self, files: IndexFiles) -> None:
+        self._files = files
+        self._names: list[str] = []
+        self._slice: tuple[IndexFile, int, int] | None = None
+        """The file under work, where its next slice begins, and the checksum so far."""
+        self._rebuilt: _Rebuilt | None = None
+        self.corrected: list[tuple[MappedFile, int, int]] = []
+        """Ranges of files that were written and are to be flushed: the caller takes them out."""
+        self.given_up: list[str] = []
+        """The paths of files that cannot be made anew, as records of theirs are gone: the caller takes them out."""
+        self._told: set[str] = set()
+        """The files of `given_up` so far, each named there once, and those that a full disk kept from being made anew.
+        Each pass tries them again: entries that were damaged may be whole by then."""
+
+    # ------------------------------------------------------------------ checking
+
+    def begin(self) -> None:
+        """The next `job` is of the first file."""
+        self._names = self._files.full_files()
+        self._slice = None
+
+    def job(self) -> IndexScrub | None:
+        """Returns the next slice, None behind the last one; `done` takes it back."""
+        while self._slice is None:
+            if not self._names:
+                return None
+            file = self._files.named(self._names.pop(0))
+            if file is not None and file.is_summed_up:
+                self._slice = (file, file.place_of(1), 0)
+        file, at, checksum = self._slice
+        end = min(at + SLICE_BYTES, file.place_of(file.count))
+        return IndexScrub(file, self._files.map(file), at, end, checksum, end == file.place_of(file.count))
+
+    def done(self, job: IndexScrub) -> DamagedLogError | None:
+        """Takes a slice back; returns what is wrong with the file, which is filled anew then as entries go by."""
+        file = job.file
+        if self._files.named(file.name) is not file:
+            self._slice = None  # deleted meanwhile
+            return None
+        if not job.is_last:
+            self._slice = (file, job.end, job.checksum)
+            return None
+        self._slice = None
+        if job.checksum != file.noted_checksum:
+            self._rebuilt = _Rebuilt(self._files, file)
+            self._names = []  # one at a time; the next pass finds others
+            if file.name in self._told:
+                return None
+            return DamagedLogError(job.mapped.path, job.begin, "its entries do not match their checksum")
+        if file.slots_are_right(job.mapped.buffer):
+            return None
+        was_told = file.name in self._told
+        try:
+            file.restore_slots(job.mapped)
+            self._told.discard(file.name)
+            self.corrected.append((job.mapped, 0, file.place_of(0)))
+        except DiskFullError:
+            self._told.add(file.name)  # a later pass does
+        return (
+            None
+            if was_told
+            else DamagedLogError(job.mapped.path, 0, "header or slots do not match the entries")
+        )
+
+    # ------------------------------------------------------------------ filling anew
+
+    @property
+    def is_in_haste(self) -> bool:
+        """A file is damaged, and was not tried yet: all entries of the log should go by."""
+        return self._rebuilt is not None and self._rebuilt.file.name not in self._told
+
+    end_offset = 1 << 62
+    """For the dispatcher: it walks, one by one."""
+
+    def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int], now_ms: int) -> None:
+        """Takes the keys of entries that go by, as `IndexFiles.put` does. On a full disk a later pass does."""
+        rebuilt = self._rebuilt
+        if rebuilt is not None:
+            try:
+                rebuilt.put(keys, offsets, times)
+            except DiskFullError:
+                self._rebuilt = None
+                self._told.add(rebuilt.file.name)
+
+    def passed(self, first_position: int, *, is_whole: bool) -> None:
+        """All entries of the log, which begins at `first_position`, have gone by; `is_whole`: none of them is damaged.
+
+        Of a file of which retention took the first records those that are left make a shorter one.
+        """
+        rebuilt, self._rebuilt = self._rebuilt, None
+        if rebuilt is None or self._files.named(rebuilt.file.name) is not rebuilt.file:
+            return
+        # Otherwise what was filled anew must be what the file's header and checksum say, or it helps nobody.
+        is_shorter = is_whole and rebuilt.is_of_what_is_left(first_position)
+        if is_shorter:
+            self._files.replace(rebuilt.file, rebuilt.copy)
+        if is_shorter or rebuilt.is_right():
+            mapped = self._files.map(rebuilt.file)
+            self._told.discard(rebuilt.file.name)
+            self.corrected.append((mapped, 0, mapped.size))
+        else:
+            if rebuilt.file.name not in self._told:
+                self.given_up.append(self._files.map(rebuilt.file).path)
+            self._told.add(rebuilt.file.name)
+
+
+class _Rebuilt:
+    """An index file that is filled once more, in its place."""
+
+    def __init__(self, files: IndexFiles, file: IndexFile) -> None:
+        self.file = file
+        self._mapped = files.map(file)
+        self.copy = files.empty_copy(file, self._mapped)
+        before = files.before(file)
+        # The keys of one record may be in two files.
+        self._skip = 0 if before is None else before.keys_at_end(files.map(before).buffer, file.begin_offset)
+
+    def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int]) -> None:
+        """Adds those that belong to the file."""
+        file, copy = self.file, self.copy
+        taken = []
+        for number, offset in enumerate(offsets):
+            if offset == file.begin_offset and self._skip:
+                self._skip -= 1
+            elif file.begin_offset <= offset <= file.end_offset:
+                taken.append(number)
+        taken = taken[: file.count - copy.count]
+        if taken:
+            copy.put(
+                self._mapped,
+                hashes_of_keys([keys[number] for number in taken]),
+                np.array([offsets[number] for number in taken], np.int64),
+                np.array([times[number] for number in taken], np.int64),
+            )
+
+    def is_of_what_is_left(self, first_position: int) -> bool:
+        """True if it has the keys of all records up to the last one, and the first ones of the file are gone."""
+        return self.file.begin_offset <= first_position and self.copy.end_offset == self.file.end_offset
+
+    def is_right(self) -> bool:
+        """True if the file is what it was."""
+        copy, file = self.copy, self.file
+        return (
+            copy.count == file.count
+            and copy.header() == file.header()
+            and copy.checksum(self._mapped.buffer) == file.noted_checksum
+        )

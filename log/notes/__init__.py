@@ -1,0 +1,1 @@
+"""What a store notes beside its log: term and vote, checkpoint, snapshot, the format it is written in."""
