@@ -132,7 +132,9 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
         queues=random.choice((1, 2, 4)),
         calm_ns=calm_ns,
         end_ns=end_ns,
-        faults=_with_later_kinds(seed, _draw_faults(random, kinds, calm_ns), calm_ns),
+        faults=_with_later_kinds(
+            seed, _with_all(seed, kinds, _draw_faults(random, kinds, calm_ns), calm_ns), calm_ns
+        ),
         limits=_with_later_limits(seed, _draw_limits(stream(f"limits {seed}"))),
         shape=_draw_shape(stream(f"shape {seed}"), group_size),
     )
@@ -162,6 +164,18 @@ def _draw_faults(random: Random, kinds: tuple[str, ...], calm_ns: int) -> tuple[
         faults.append(draw_fault(random, random.choice(kinds), at, _RHYTHM, calm_ns))
         at += int(random.expovariate(1 / mean_gap_ns)) + _GAP_NS_MIN
     return tuple(faults)
+
+
+def _with_all(
+    seed: int, kinds: tuple[str, ...], faults: tuple[Fault, ...], calm_ns: int
+) -> tuple[Fault, ...]:
+    """Adds a fault of each kind that the draw has left out, so that the pairs of the covering array meet indeed."""
+    random = stream(f"left out {seed}")
+    for kind in kinds:
+        if all(fault.kind != kind for fault in faults):
+            at = random.randrange(_FIRST_FAULT_NS, calm_ns)
+            faults = (*faults, draw_fault(random, kind, at, _RHYTHM, calm_ns))
+    return tuple(sorted(faults, key=lambda fault: fault.time_ns))
 
 
 def _with_changes_of_members(seed: int, faults: tuple[Fault, ...], calm_ns: int) -> tuple[Fault, ...]:
