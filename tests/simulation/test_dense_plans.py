@@ -211,7 +211,13 @@ def _aging_plan(*actors: str) -> Plan:
 
 @pytest.mark.slow
 def test_age_takes_nothing_that_waits() -> None:
-    _holds(run_plan(_aging_plan("transactor", "courier", "scheduler")))
+    world = World(_aging_plan("transactor", "courier", "scheduler"))
+    _holds(run_world(world))
+    logs = [
+        one.process.node.replica.store.log for one in world.members.in_service() if one.process is not None
+    ]
+    assert logs
+    assert all(log.first_index > 0 for log in logs), "age has taken files of all nodes"
 
 
 @pytest.mark.slow

@@ -142,12 +142,14 @@ async def test_batches_that_are_left_early_leave_nothing_to_be_closed(
     broker: Broker, runtime: ClientRuntime
 ) -> None:
     fill(broker, 6)
+    taken = []
     async with consuming(runtime) as consumer:
         async for batch in consumer.batches():
-            assert bodies(batch) == [b"%d" % number for number in range(6)]
+            taken.append(bodies(batch))
             break
         gc.collect()
         await trio.sleep(1)
+    assert taken == [[b"%d" % number for number in range(6)]]
 
 
 async def test_an_iteration_may_be_left_and_taken_up_again(broker: Broker, runtime: ClientRuntime) -> None:

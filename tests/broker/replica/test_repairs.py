@@ -6,6 +6,7 @@ from structlog.testing import capture_logs
 from broker.remoting.codes import RequestCode
 from broker.statistics.events import EventKind
 from log.entries.entry_reads import index_at
+from log.errors import DamagedStateError
 from log.formats.layout import HEADER_BYTES
 from log.queues.consume_queue import UNIT_BYTES as QUEUE_UNIT_BYTES
 from tests.broker.harness import Group
@@ -171,9 +172,13 @@ def test_a_snapshot_is_written_anew() -> None:
     damage = Damage(group, group.follower)
     damage.replica.applied.save()
     group.advance(1)
+    before = damage.replica.store.snapshot.read()
+    assert before is not None
     damage.flip("snapshot", 30)
+    with pytest.raises(DamagedStateError):
+        damage.replica.store.snapshot.read()
     group.run_until(lambda: damage.replica.repairs.repaired == 1, "it is written anew")
-    assert damage.replica.store.snapshot.read() is not None
+    assert damage.replica.store.snapshot.read() == before
 
 
 def test_a_snapshot_counts_as_repaired_when_it_is_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +187,8 @@ def test_a_snapshot_counts_as_repaired_when_it_is_on_the_disk(monkeypatch: pytes
     replica = damage.replica
     replica.applied.save()
     group.advance(1)
+    before = replica.store.snapshot.read()
+    assert before is not None
     monkeypatch.setattr(type(replica.applied), "is_of_one_place", lambda self, index: False)
     damage.flip("snapshot", 30)
     group.run_until(lambda: replica.repairs.found == 1, "it is found")
@@ -189,7 +196,7 @@ def test_a_snapshot_counts_as_repaired_when_it_is_on_the_disk(monkeypatch: pytes
     assert (replica.repairs.found, replica.repairs.repaired) == (1, 0), "it could not be written yet"
     monkeypatch.undo()
     group.run_until(lambda: replica.repairs.repaired == 1, "it is written anew")
-    assert replica.store.snapshot.read() is not None
+    assert replica.store.snapshot.read() == before
     assert group.node(group.follower).events.count(EventKind.DAMAGE_REPAIRED) == 1
 
 

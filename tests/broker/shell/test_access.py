@@ -162,13 +162,16 @@ async def test_changed_file_is_noticed(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("broker.shell.access_file._LOOK_S", 0.05)
     async with guarded(tmp_path) as (servers, file):
         broker = await servers.wait_leader()
+        with pytest.raises(BrokerError, match="names no AccessKey"):
+            await ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
         file.write_text('white_remote_addresses = ["127.0.0.1"]\n' + ACCOUNTS)
-        while True:
-            try:
-                await ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
-                break
-            except BrokerError:
-                await trio.sleep(0.02)
+        with trio.fail_after(10):
+            while True:
+                try:
+                    await ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
+                    break
+                except BrokerError:
+                    await trio.sleep(0.02)
 
 
 async def test_broker_without_its_accounts_does_not_start(tmp_path: Path) -> None:

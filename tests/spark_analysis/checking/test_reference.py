@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -161,6 +162,17 @@ def test_an_append_of_unknown_queue_explains_one_queue_alone(seed: int) -> None:
     verdict = verdict_on(queues)
     if verdict != UNDECIDED:
         assert (verdict == LINEARIZABLE) == some_choice_is_linearizable(queues), (verdict, queues)
+
+
+@pytest.mark.parametrize(("made", "linearizable"), [(with_a_choice, 150), (without_acknowledgements, 2)])
+def test_most_histories_with_appends_of_unknown_queue_are_decided(
+    made: Callable[[random.Random], dict[str, list[Operation]]], linearizable: int
+) -> None:
+    """Of the others the two tests above ask nothing."""
+    verdicts = [verdict_on(made(random.Random(seed))) for seed in range(300)]
+    assert verdicts.count(UNDECIDED) < 30
+    assert verdicts.count(LINEARIZABLE) >= linearizable
+    assert verdicts.count(VIOLATED) > 40
 
 
 @pytest.mark.parametrize(("attempts", "verdict"), [(1, VIOLATED), (2, LINEARIZABLE)])
