@@ -200,7 +200,9 @@ def test_no_frame_costs_much_more_than_its_bytes(rig: Rig, code: RequestCode) ->
     if code in CHANGES_MEMBERS:
         pytest.skip("would end the group that the others are sent to")
     send_ns, byte_ns = rig.send_ns()
-    for frame in worst_frames(code, 1):
+    frames = list(worst_frames(code, 1))
+    assert frames
+    for frame in frames:
         bound = FACTOR * (send_ns + byte_ns * len(frame))
         took = rig.cpu_ns(frame)
         if took >= bound:  # perhaps the machine's doing: the least of some counts
@@ -211,7 +213,9 @@ def test_no_frame_costs_much_more_than_its_bytes(rig: Rig, code: RequestCode) ->
 @pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE])
 def test_a_condition_costs_each_turn_its_bytes_at_most(rig: Rig, code: RequestCode) -> None:
     send_ns, byte_ns = rig.send_ns()
-    for condition in worst_conditions(8192):
+    conditions = list(worst_conditions(8192))
+    assert conditions
+    for condition in conditions:
         costs = []
         # Each is new to the node; more than once, as the machine may have had to do with one.
         for number in range(3):

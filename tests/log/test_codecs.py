@@ -224,12 +224,15 @@ def test_batches_round_trip(items: list[BatchItem]) -> None:
 @given(st.binary(max_size=60))
 def test_damaged_batches_are_record_errors(raw: bytes) -> None:
     good = encode_batch([BatchItem(1, b"body", b"A\x01b\x02")])
-    for bad in (b"", raw, good[:-1], good + raw[:21]):
+    for bad in (b"", good[:-1], good[1:], good + b"\0"):
+        with pytest.raises(RecordError):
+            list(batch_items(bad))
+    for perhaps_bad in (raw, good + raw[:21]):
         try:
-            parsed = list(batch_items(bad))
+            parsed = list(batch_items(perhaps_bad))
         except RecordError:
             continue
-        assert len(encode_batch(parsed)) == len(bad)
+        assert len(encode_batch(parsed)) == len(perhaps_bad)
 
 
 def _fields(record: Record) -> dict[str, object]:

@@ -155,6 +155,7 @@ def test_a_group_repairs_what_was_cut() -> None:
 
 def test_a_zeroed_page_of_any_file_is_damage_if_something_follows() -> None:
     starts = sorted(written().list("d/data"))
+    assert len(starts) > 2
     for number, name in enumerate(starts):
         disk = written()
         disk.files[f"d/data/{name}"].seen[: FILE // 2] = bytes(FILE // 2)
@@ -167,7 +168,9 @@ def test_a_zeroed_page_of_any_file_is_damage_if_something_follows() -> None:
 
 
 def test_a_missing_data_file_is_named() -> None:
-    for name in written().list("d/data")[:-1]:
+    names = written().list("d/data")[:-1]
+    assert len(names) > 1
+    for name in names:
         disk = written()
         disk.remove(f"d/data/{name}")
         log, report = recover(disk)
@@ -200,6 +203,7 @@ def test_a_truncated_data_file_is_found() -> None:
 
 def test_missing_stale_or_damaged_index_files_are_rebuilt() -> None:
     names = written().list("d/index")
+    assert len(names) > 1
     sound = {name: written().read(f"d/index/{name}") for name in names}
     for name in names:
         for damage in ("missing", "zero", "short"):

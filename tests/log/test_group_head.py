@@ -280,7 +280,21 @@ def test_a_start_behind_an_older_snapshot_loses_no_unit(disk: MemoryDisk, derive
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=examples(40))
 def test_wherever_it_stops_it_begins_at_the_head_again(rng: random.Random) -> None:
-    """Steps of a life at random: what is told of each queue is a function of its records and of the head."""
+    life_of_a_store(rng)
+
+
+def test_in_such_a_life_queues_are_looked_at_and_lose_their_beginnings() -> None:
+    looks = [life_of_a_store(random.Random(seed)) for seed in range(10)]
+    assert sum(looked for looked, _ in looks) > 200
+    assert sum(shortened for _, shortened in looks) > 20
+
+
+def life_of_a_store(rng: random.Random) -> tuple[int, int]:
+    """Steps of a life at random: what is told of each queue is a function of its records and of the head.
+
+    Returns how often a queue was looked at, and how often it had lost messages by then.
+    """
+    looked = shortened = 0
     disk = MemoryDisk()
     store, _ = open_store(disk)
     ends: dict[tuple[str, int], list[int]] = {}
@@ -348,3 +362,6 @@ def test_wherever_it_stops_it_begins_at_the_head_again(rng: random.Random) -> No
                 gone = sum(at < max(head, store.log.first_position) for at in known)
                 assert (queue.min_offset, queue.max_offset) == (gone, len(known))
                 assert [unit[0] for unit in units_of(queue)] == known[gone:]
+                looked += 1
+                shortened += gone > 0
+    return looked, shortened

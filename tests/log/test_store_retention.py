@@ -59,6 +59,7 @@ def test_a_file_is_as_old_as_its_last_message(store: Store) -> None:
     flush(store)
     store.snapshot.write(99, b"state")
     behind = [index_at(store.log, start) for start in store.log.file_starts()[1:4]]
+    assert len(behind) == 3
     reserved_ms = 100_000
     policy = RetentionPolicy(reserved_ms=reserved_ms, files_per_pass=100)
     for index in behind:

@@ -143,6 +143,7 @@ def test_a_tail_reads_what_a_reader_reads_however_the_file_grows() -> None:
         for _ in range(rng.randrange(3)):
             content[rng.randrange(200, len(content))] ^= 0xFF
         expected = [(at, str(item)) for at, item in read_items(BytesIO(bytes(content)))]
+        assert len(expected) > 10
         if expected and "cut inside a record" in expected[-1][1] and "skipped" not in expected[-1][1]:
             expected.pop()  # its rest may be still to come
         tail = TraceTail("<trace>", piece_bytes=rng.choice([10, 300, 1 << 20]))

@@ -442,14 +442,7 @@ def test_a_store_of_trivet_or_of_no_dledger_node_is_refused(tmp_path: Path) -> N
         check(tmp_path / "plain")
 
 
-@pytest.mark.slow
-@settings(max_examples=examples(150), deadline=None)
-@given(data=st.data())
-def test_no_bytes_of_a_source_end_in_anything_but_an_answer(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    """Any few bytes of any file: the migration succeeds or refuses, and what it makes is sound."""
-    root = tmp_path_factory.mktemp("s")
+def saved_store(root: Path, *, clean: bool) -> None:
     store = RocketMQStore(root)
     store.topics = {"orders": 2}
     for number in range(30):
@@ -458,8 +451,27 @@ def test_no_bytes_of_a_source_end_in_anything_but_an_answer(
     store.delay("orders", b"late", 1)
     store.positions = {"orders@g": {0: 3}}
     store.delays = {1: 0}
-    store.clean = data.draw(st.booleans())
+    store.clean = clean
     store.save()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_store_that_is_damaged_below_is_taken_while_it_is_whole(tmp_path: Path, clean: bool) -> None:
+    saved_store(tmp_path / "store", clean=clean)
+    migrate(tmp_path / "store", tmp_path / "backup")
+    Backup(tmp_path / "backup", THIS_RELEASE).verify()
+    assert started(tmp_path / "backup")
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(150), deadline=None)
+@given(data=st.data())
+def test_no_bytes_of_a_source_end_in_anything_but_an_answer(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Any few bytes of any file: the migration succeeds or refuses, and what it makes is sound."""
+    root = tmp_path_factory.mktemp("s")
+    saved_store(root, clean=data.draw(st.booleans()))
     files = sorted(path for path in root.rglob("*") if path.is_file())
     path = data.draw(st.sampled_from(files))
     for _ in range(data.draw(st.integers(1, 3))):

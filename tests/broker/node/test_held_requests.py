@@ -330,7 +330,8 @@ class Course:
                 group.now_ns = group.next_due_ns()
             group.step_at_random(chosen)
 
-    def check(self) -> None:
+    def check(self) -> int:
+        """Returns the number of requests that are done."""
         group = self.group
         group.lose = lambda source, target, frame: False
         group.elect()
@@ -350,6 +351,18 @@ class Course:
                 is_stored = count in order[number]
                 if code != ResponseCode.SYSTEM_ERROR:
                     assert is_stored == (code == ResponseCode.SUCCESS), client.answers[opaque]
+        return len(stored)
+
+
+def test_more_than_half_of_the_requests_of_courses_are_done() -> None:
+    asked = done = 0
+    for seed in range(10):
+        course = Course(random.Random(seed))
+        for _ in range(200):
+            course.step()
+        done += course.check()
+        asked += sum(map(len, course.asked.values()))
+    assert done > asked / 2 > 100
 
 
 @settings(max_examples=25)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -96,16 +97,35 @@ def check_steps(
             assert op not in values
 
 
-def replayed(seed: int, *, sparse: bool = False, **options: Any) -> None:
+def replayed(seed: int, *, sparse: bool = False, **options: Any) -> bool:
+    """Replays the witness of a history; False if there is none, as it is violated or undecided."""
     rng = random.Random(seed)
     history = random_history(rng, **options)
     queues = {"q/0": history}
     judged = check_queues(queues, sparse=sparse)["q/0"]
     if judged.findings or judged.unsure:
-        return
+        return False
     steps = queue_steps(queues, sparse=sparse)
     assert steps is not None
     check_steps(steps[0], queues, sparse=sparse)
+    return True
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batches": False, "size": 10},
+        {"size": 10},
+        {"batches": False, "values": 3, "size": 10},
+        {"values": 4, "size": 12},
+        {"rich": True, "size": 12},
+        {"values": 4, "rich": True},
+        {"rich": True, "sparse": True, "size": 8},
+    ],
+)
+def test_many_of_the_histories_have_a_witness(options: dict[str, Any]) -> None:
+    """The tests below replay nothing of the others."""
+    assert sum(replayed(seed, **options) for seed in range(100)) > 10
 
 
 @settings(max_examples=examples(800), deadline=None)

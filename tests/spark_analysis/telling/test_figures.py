@@ -38,6 +38,7 @@ def texts_of(svg: str) -> list[Written]:
 
 def check_nothing_overlaps(svg: str) -> None:
     texts = texts_of(svg)
+    assert texts
     for number, one in enumerate(texts):
         assert one.left >= -1, one
         assert one.right <= WIDTH, one
