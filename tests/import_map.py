@@ -37,9 +37,9 @@ def settings() -> dict[str, Any]:
     return written
 
 
-def read_graph() -> grimp.ImportGraph:
-    """The imports of all packages that import-linter watches, too."""
-    return grimp.build_graph(*settings()["root_packages"], cache_dir=None)
+def read_graph(*others: str) -> grimp.ImportGraph:
+    """The imports of all packages that import-linter watches, too, and of `others`."""
+    return grimp.build_graph(*settings()["root_packages"], *others, cache_dir=None)
 
 
 def imports(graph: grimp.ImportGraph) -> list[tuple[str, str]]:
@@ -70,14 +70,16 @@ def room_edges(graph: grimp.ImportGraph) -> Edges:
     )
 
 
-def cycles(graph: grimp.ImportGraph) -> list[str]:
-    """One cycle of each level that has any, as text: modules, rooms, and the members of each package.
+def cycles(graph: grimp.ImportGraph, *, of_packages: bool = True) -> list[str]:
+    """One cycle of each level that has any, as text: modules, and `of_packages` rooms and the members of each package.
 
     The top-level packages as such are no level: the command line in `broker/tools` starts simulator and analysis.
     """
     pairs = imports(graph)
-    levels: dict[str, Edges] = {"modules": edges_between(pairs), "rooms": room_edges(graph)}
-    for package in sorted(module for module in graph.modules if graph.find_children(module)):
+    levels: dict[str, Edges] = {"modules": edges_between(pairs)}
+    if of_packages:
+        levels["rooms"] = room_edges(graph)
+    for package in sorted(module for module in graph.modules if of_packages and graph.find_children(module)):
         depth = package.count(".") + 2
         below = package + "."
         levels[f"members of {package}"] = edges_between(

@@ -21,6 +21,11 @@ def test_nothing_imports_in_a_circle(graph: grimp.ImportGraph) -> None:
     assert cycles(graph) == []
 
 
+def test_no_test_or_benchmark_imports_itself_by_way_of_others() -> None:
+    # Their packages have no order: a test of the benchmarks stands in `tests`, whose harness they use.
+    assert cycles(read_graph("tests", "benchmarks"), of_packages=False) == []
+
+
 def graph_of(*pairs: str) -> grimp.ImportGraph:
     """A graph of imports such as `a.b c`; packages are added with their modules."""
     made = grimp.ImportGraph()
@@ -44,6 +49,8 @@ def test_cycles_are_found_at_each_level() -> None:
     assert [found.split(":")[0] for found in cycles(graph_of("a.one b.one", "b.two a.two"))] == ["rooms"]
     # a package that imports its own module, which imports the package
     assert [found.split(":")[0] for found in cycles(graph_of("a.x a.x.one", "a.x.one a.x"))] == ["modules"]
+    # the packages alone
+    assert cycles(graph_of("a.one b.one", "b.two a.two"), of_packages=False) == []
 
 
 def test_a_cycle_is_drawn_above_the_diagonal() -> None:

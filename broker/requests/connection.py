@@ -66,7 +66,7 @@ class Connection:
     `is_encrypted` tells whether it is TLS's; `greeting` is what it was greeted with (broker/requests/greeting.py).
     `is_certified` says that it has shown a certificate that the server asks for; what that proves, the server knows.
     `share` is what its address counts as where something is shared out by addresses (`share_of`).
-    `has_unhandled` says that requests which came on it wait for a turn: until then nothing more is read from it.
+    `has_unhandled` says that requests which came on it wait for a turn; `may_be_read` is what follows from that.
     `is_proven` tells that a request has come on it which showed an account, or came from an address that is trusted.
     """
 
@@ -119,6 +119,14 @@ class Connection:
         self.has_unhandled = False
         if not self.outbox and not self.close_requested:
             self._outgoing.connections.append(self)
+
+    def may_be_read(self, unsent_bytes_max: int) -> bool:
+        """Tells whether more may be taken from the remote end, by whoever carries the connection.
+
+        While requests wait nothing is, so that what waits is no more than one read. Nor is it while more than
+        `unsent_bytes_max` bytes are unsent: who does not read its responses cannot ask for more.
+        """
+        return self.unsent_bytes <= unsent_bytes_max and not self.has_unhandled
 
     def take(self) -> list[Buffer]:
         """Removes and returns what is queued."""

@@ -7,7 +7,7 @@ is left to a task that waits for it. So a request costs no task switch of its ow
 session on the way in and out (broker/shell/tls.py), and all else is the same.
 
 Memory stays bounded: a connection with more than `UNSENT_BYTES_HIGH` unsent bytes is not read from until they have
-gone. So a client that does not read its responses cannot ask for more, and nobody else notices.
+gone (`Connection.may_be_read`), and nobody else notices.
 """
 
 import contextlib
@@ -156,7 +156,7 @@ class SocketConnection:
             if not data:
                 return
             received(data)
-            while not self._may_be_read() and not self.closed:
+            while not self.connection.may_be_read(self._unsent_bytes_high) and not self.closed:
                 self._paused = True
                 self._sent = trio.Event()
                 await self._sent.wait()
@@ -194,7 +194,7 @@ class SocketConnection:
         if not data:
             self._stop_reading()
             self._read_to_end.set()
-        elif not self._may_be_read() and not self.closed:
+        elif not self.connection.may_be_read(self._unsent_bytes_high) and not self.closed:
             self._paused = True
             self._stop_reading()
 
@@ -210,10 +210,6 @@ class SocketConnection:
         if rest:
             self._reading.bytes_read += len(rest)
             self._received(rest)
-
-    def _may_be_read(self) -> bool:
-        connection = self.connection
-        return connection.unsent_bytes <= self._unsent_bytes_high and not connection.has_unhandled
 
     def _is_stranger(self) -> bool:
         return self._has_to_prove and not self.connection.is_proven
@@ -233,7 +229,7 @@ class SocketConnection:
 
     def _look_whether_to_read(self) -> None:
         """Goes on reading, if that has only waited for what has happened now: bytes were sent, requests handled."""
-        if not (self._paused and self._may_be_read()):
+        if not (self._paused and self.connection.may_be_read(self._unsent_bytes_high)):
             return
         if self._tls is not None and self._tls.ended:
             self.close()  # its end came with requests that had to wait

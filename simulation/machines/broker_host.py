@@ -383,9 +383,21 @@ class BrokerHost:
     def _read_sockets(self) -> None:
         if self.paused:
             return
+        held_back = self.process.held_back() if self.process is not None else set[Endpoint]()
         for endpoint in self.surroundings.network.endpoints_of(self.name):
-            endpoint.readable = True
-            endpoint.peer.kick()
+            if endpoint not in held_back:
+                endpoint.readable = True
+                endpoint.peer.kick()
+
+
+def is_undisturbed(host: BrokerHost, now_ns: int) -> bool:
+    """True if the machine's process runs, and nothing is wrong with it, its disk and what it is told."""
+    process, disk = host.process, host.disk
+    if process is None or process.is_stopping or host.paused or host.frame_faults:
+        return False
+    if disk.full or disk.failing_flushes or disk.failing_reads or host.disk_slowed is not None:
+        return False
+    return host.held_up_until_ns <= now_ns + _JOB_NS
 
 
 class BrokerProcess:
@@ -408,6 +420,7 @@ class BrokerProcess:
         unsent_bytes_max = host.settings.limits.max_pending_bytes_per_connection
         self._wires = Wires(self.outgoing, self._scheduler, self.guarded, unsent_bytes_max)
         self.hand_out = self._wires.hand_out
+        self.held_back = self._wires.held_back
         self._turns = ProcessTurns(
             self._scheduler,
             host.clock,

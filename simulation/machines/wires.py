@@ -14,8 +14,7 @@ Guard = Callable[[Callable[..., object]], Callable[..., None]]
 class Wires:
     """`guarded` makes of a callback one that the network may call, whatever has become of the process.
 
-    A connection with more than `unsent_bytes_max` unsent bytes is not read from until they have gone, nor one on which
-    requests came that wait to be handled.
+    What comes on a connection waits in its endpoint while `Connection.may_be_read`, told `unsent_bytes_max`, says no.
     """
 
     def __init__(
@@ -46,8 +45,7 @@ class Wires:
 
         def came(data: bytes) -> None:
             received(data)
-            if connection.has_unhandled:
-                endpoint.readable = False
+            self._look_whether_to_wait(connection, endpoint)
 
         endpoint.on_data = self._guarded(came)
         endpoint.on_closed = self._guarded(lambda reason: self._closed(connection, reason))
@@ -83,8 +81,7 @@ class Wires:
         if connection.unsent_bytes < left:
             connection.was_written = True
         endpoint.on_writable = self._guarded(lambda: self._written(connection))
-        if connection.unsent_bytes > self._unsent_bytes_max:
-            endpoint.readable = False
+        self._look_whether_to_wait(connection, endpoint)
 
     def _written(self, connection: Connection) -> None:
         """The system has taken something of what was left of a connection's bytes."""
@@ -98,8 +95,20 @@ class Wires:
         elif not endpoint.readable:
             self._look_whether_to_read(connection, endpoint)
 
+    def held_back(self) -> set[Endpoint]:
+        """Returns the ends that are not read from just now, however long the process has stood still."""
+        return {
+            endpoint
+            for connection, endpoint in self.endpoints.items()
+            if not connection.may_be_read(self._unsent_bytes_max)
+        }
+
+    def _look_whether_to_wait(self, connection: Connection, endpoint: Endpoint) -> None:
+        if not connection.may_be_read(self._unsent_bytes_max):
+            endpoint.readable = False
+
     def _look_whether_to_read(self, connection: Connection, endpoint: Endpoint) -> None:
-        if connection.unsent_bytes <= self._unsent_bytes_max and not connection.has_unhandled:
+        if connection.may_be_read(self._unsent_bytes_max):
             endpoint.readable = True
             endpoint.peer.kick()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -25,32 +25,41 @@ from broker.remoting.headers import (
     SendMessageResponseHeader,
 )
 from broker.remoting.json_body import encode_body
-from broker.requests.client_sessions import ClientSession
+from broker.requests.connection import Connection
 from log.formats.properties import encode_properties
 from log.formats.record import Record, decode_record
 from tests.broker.fields import pull_fields, send_fields, topic_fields
-
-if TYPE_CHECKING:
-    from tests.broker.harness import Group, Member
 
 WAIT_LIMIT_S = 60
 """The longest wait for an answer, in seconds of the group's time."""
 
 
-class Client:
-    """A client's end of one connection: sends requests, keeps what comes back."""
+class GroupTime(Protocol):
+    """The time of a client's group."""
 
-    def __init__(self, group: Group, member: Member, session: ClientSession, client_id: str) -> None:
-        self.group = group
+    @property
+    def wall_ms(self) -> int:
+        """The wall clock."""
+
+    def run_until(self, condition: Callable[[], bool], what: str, limit_s: float, /) -> None:
+        """Lets time pass until the condition holds; fails after so much of it."""
+
+
+class Asking:
+    """A client's end of one connection: sends requests, keeps what comes back. `send` brings bytes to the node."""
+
+    def __init__(
+        self, connection: Connection, client_id: str, time: GroupTime, send: Callable[[bytes], None]
+    ) -> None:
         self.client_id = client_id
-        self.connection = session.connection
+        self.connection = connection
         self.closed = False
         self.notices: list[RemotingCommand] = []
         """Requests that the broker has sent to this client."""
         self.answers: dict[int, RemotingCommand] = {}
         self.serialization = JSON
-        self._member = member
-        self._session = session
+        self._time = time
+        self._send_bytes = send
         self._decoder = FrameDecoder()
         self._next_opaque = 0
 
@@ -77,8 +86,7 @@ class Client:
             one_way=one_way,
             serialization=self.serialization,
         )
-        assert self._member.running is not None, "its node is dead"
-        self._session.received(encode(command))
+        self._send_bytes(encode(command))
         return self._next_opaque
 
     def reuse_opaque(self, opaque: int) -> None:
@@ -98,7 +106,7 @@ class Client:
 
     def wait(self, opaque: int, limit_s: float = WAIT_LIMIT_S) -> RemotingCommand:
         """The answer to a request, when it has come."""
-        self.group.run_until(lambda: opaque in self.answers, f"the answer to request {opaque}", limit_s)
+        self._time.run_until(lambda: opaque in self.answers, f"the answer to request {opaque}", limit_s)
         return self.answers.pop(opaque)
 
     def tell(self, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b"") -> None:
@@ -114,25 +122,13 @@ class Client:
         return answer
 
     def receive(self, data: bytes) -> None:
-        """Bytes from the node."""
-        self.connection.was_written = True
+        """Takes bytes from the node."""
         for command in self._decoder.feed(data):
             if command.is_response:
                 assert command.opaque not in self.answers, f"two answers to {command.opaque}"
                 self.answers[command.opaque] = command
             else:
                 self.notices.append(command)
-
-    def close(self) -> None:
-        """Closes the connection."""
-        if not self.closed:
-            self.closed = True
-            del self._member.clients[self.connection]
-            self._session.lost()
-
-    def lost(self) -> None:
-        """The node has died."""
-        self.closed = True
 
     # ------------------------------------------------------------------ common requests
 
@@ -156,7 +152,7 @@ class Client:
             producerGroup="PG",
             topic=topic,
             queueId=queue_id,
-            bornTimestamp=self.group.wall_ms,
+            bornTimestamp=self._time.wall_ms,
             properties=encode_properties(properties or {}).decode(),
         )
         return self.start_call(RequestCode.SEND_MESSAGE, fields | header, body)

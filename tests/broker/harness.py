@@ -42,12 +42,12 @@ from broker.settings.tables import (
     StorageSettings,
 )
 from broker.shell.machine import local_hour
+from broker.shell.sockets import UNSENT_BYTES_HIGH
 from broker.state.release import THIS_RELEASE, Release
 from log.errors import DiskFullError
 from log.formats.record import pack_host
 from log.options import StoreOptions
-from tests.broker.client_end import WAIT_LIMIT_S
-from tests.broker.client_end import Client as Client
+from tests.broker.client_end import WAIT_LIMIT_S, Asking
 from tests.broker.client_end import Pulled as Pulled
 from tests.broker.client_end import split_records as split_records
 from tests.broker.lines import let_in
@@ -110,6 +110,54 @@ class Member:
     def process(self) -> RunningNode:
         assert self.running is not None, f"{self.id} is dead"
         return self.running
+
+
+class Client(Asking):
+    """A client of a node of a group.
+
+    All that is written to it is read at once, so nothing is ever unsent; it is read from as the shell would.
+    """
+
+    def __init__(self, group: Group, member: Member, session: ClientSession, client_id: str) -> None:
+        super().__init__(session.connection, client_id, group, self._send)
+        self.group = group
+        self._member = member
+        self._session = session
+        self._unread: deque[bytes] = deque()
+        """What the node does not read yet: requests that came before are to be handled first."""
+
+    def _send(self, data: bytes) -> None:
+        assert self._member.running is not None, "its node is dead"
+        self._unread.append(data)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        while self._unread and not self.closed and self.connection.may_be_read(UNSENT_BYTES_HIGH):
+            self._session.received(self._unread.popleft())
+        if not self._unread:
+            self._member.unread.discard(self.connection)
+        elif not self.closed:
+            self._member.unread.add(self.connection)
+
+    def receive(self, data: bytes) -> None:
+        """Takes bytes from the node, or hears that it reads on."""
+        if data:
+            self.connection.was_written = True
+            super().receive(data)
+        if self._unread:
+            self.group.arrivals.append(self._read_on)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if not self.closed:
+            self.closed = True
+            self._member.unread.discard(self.connection)
+            del self._member.clients[self.connection]
+            self._session.lost()
+
+    def lost(self) -> None:
+        """The node has died."""
+        self.closed = True
 
 
 class _Surroundings:
@@ -552,6 +600,8 @@ class Group:
         """Sends what a node has queued."""
         for connection in member.outgoing.take():
             data = b"".join(connection.take())
+            if connection.aborted:
+                data = b""  # what was sent on it later; the rest is gone
             pipe = self._pipes.get(connection)
             if pipe is not None:
                 if data and (pipe.source, pipe.target) not in self._cut:

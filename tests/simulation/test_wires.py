@@ -142,6 +142,19 @@ def test_nothing_is_read_from_a_connection_whose_requests_wait(rig: Rig) -> None
     assert rig.received == 2 * [b"question"]
 
 
+def test_a_process_that_stood_still_reads_no_more_than_it_would_have(rig: Rig) -> None:
+    """It read once from everybody, also from those whose requests waited or who left too much unread."""
+    end = rig.remote.peer
+    assert rig.wires.held_back() == set()
+    rig.connection.has_unhandled = True
+    assert rig.wires.held_back() == {end}
+    rig.connection.has_unhandled = False
+    rig.send(WINDOW_BYTES + UNSENT_MAX + 1)
+    assert rig.wires.held_back() == {end}
+    rig.remote_reads(1)
+    assert rig.wires.held_back() == set()
+
+
 def test_a_connection_that_is_to_be_closed_is_when_all_is_written(rig: Rig) -> None:
     rig.connection.send(bytes(2 * WINDOW_BYTES))
     rig.connection.close()

@@ -214,8 +214,9 @@ def test_client_that_does_not_read_relayed_answers_is_disconnected(group: Group)
     group.settle()
     answered = len(client.answers)
     assert answered == 1
-    client.connection.unsent_bytes += 1
+    client.connection.unsent_bytes = 0  # with so much unsent its next request would not be read
     client.start_call(RequestCode.PULL_MESSAGE, pull)
+    client.connection.unsent_bytes = UNREAD_BYTES_MAX + 1
     group.settle()
     assert client.closed
     assert len(client.answers) == answered

@@ -10,7 +10,7 @@ from broker.remoting.command import RemotingCommand, encode, request, response
 from broker.remoting.frame import FrameDecoder
 from broker.remoting.register_body import RegisterBrokerBody
 from broker.replica.jobs import Job
-from broker.requests.client_sessions import ClientSession
+from broker.requests.client_sessions import WORK_AT_ONCE, ClientSession
 from broker.requests.connection import Connection
 from broker.requests.line import Line
 from log.dispatching.dispatch import Dispatch
@@ -247,3 +247,29 @@ def test_a_flush_begins_within_the_turn_before_what_can_wait(monkeypatch: pytest
     assert rig.turn() == [("writes", "client", [(1, 0)]), "begins a flush", "dispatches"]
     rig.job_ends()
     assert rig.turn() == [("writes", "client", [(2, 0)]), "dispatches"]
+
+
+def test_what_comes_behind_requests_that_wait_is_read_when_these_are_handled() -> None:
+    group = Group(1)
+    group.elect()
+    client = group.connect()
+    many = 2 * WORK_AT_ONCE
+    client._send(b"".join(question(1000 + number) for number in range(many)))
+    assert client.connection.has_unhandled
+    client._send(question(1))
+    assert group.members["n0"].unread == {client.connection}
+    client.wait(1)
+    assert list(client.answers) == [1000 + number for number in range(many)], (
+        "in their order, the last one behind"
+    )
+    assert not group.members["n0"].unread
+
+
+def test_nothing_leaves_on_an_aborted_connection() -> None:
+    group = Group(1)
+    group.elect()
+    client = group.connect()
+    client.connection.abort()
+    client.connection.send(b"late")
+    group.hand_out(group.members["n0"])
+    assert client.closed

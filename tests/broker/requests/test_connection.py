@@ -110,3 +110,14 @@ def test_a_connection_that_is_to_be_closed_in_order_can_be_closed_at_once() -> N
     assert outgoing.take() == [connection]
     connection.abort()
     assert outgoing.take() == [], "once"
+
+
+@pytest.mark.parametrize(
+    ("unsent", "waits", "may"), [(0, False, True), (9, False, True), (10, False, False), (0, True, False)]
+)
+def test_who_leaves_much_unsent_or_has_requests_that_wait_is_not_read_from(
+    unsent: int, waits: bool, may: bool
+) -> None:
+    connection = Connection(Outgoing(), "a client")
+    connection.unsent_bytes, connection.has_unhandled = unsent, waits
+    assert connection.may_be_read(9) == may
