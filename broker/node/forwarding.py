@@ -85,8 +85,8 @@ class _TakingBack:
 
     def __init__(
         self,
-        key_of: Callable[[RemotingCommand], str | None],
-        taken: Callable[[Connection, RemotingCommand], None],
+        key_of: Callable[[WaitingRequest], str | None],
+        taken: Callable[[WaitingRequest], None],
     ) -> None:
         self.key_of = key_of
         self.taken = taken
@@ -96,7 +96,7 @@ class _TakingBack:
         """The client's requests that no turn has looked at yet; None before the first turn."""
 
     def has(self, request: WaitingRequest) -> bool:
-        return request.number <= self.number and self.key_of(request.command) in self.keys
+        return request.number <= self.number and self.key_of(request) in self.keys
 
 
 class Forwarding:
@@ -445,8 +445,8 @@ class Forwarding:
         self,
         connection: Connection,
         key: str,
-        key_of: Callable[[RemotingCommand], str | None],
-        taken: Callable[[Connection, RemotingCommand], None],
+        key_of: Callable[[WaitingRequest], str | None],
+        taken: Callable[[WaitingRequest], None],
     ) -> None:
         """Has turns remove those requests of a client, forwarded or held until now, of which `key_of` returns `key`.
         Each is given to `taken`, whose caller answers it.
@@ -479,11 +479,11 @@ class Forwarding:
                 request = back.left.popleft()
                 if request.state is State.HELD and back.has(request):
                     self._held.take(request).happens(RequestEvent.ANSWERED_HERE)
-                    back.taken(connection, request.command)
+                    back.taken(request)
                 elif request.state in _TAKEN_BACK_FROM and back.has(request):
                     assert client is not None, "it has asked"
                     self._happens(client, request, RequestEvent.ANSWERED_HERE)
-                    back.taken(connection, request.command)
+                    back.taken(request)
             del self.taking_back[connection]
             if back.left:
                 self.taking_back[connection] = back  # behind others
@@ -494,7 +494,7 @@ class Forwarding:
         if back is None or not back.has(request):
             return False
         request.happens(RequestEvent.ANSWERED_HERE)
-        back.taken(request.connection, request.command)
+        back.taken(request)
         return True
 
     def _happens(self, client: _Client, request: WaitingRequest, event: RequestEvent) -> None:

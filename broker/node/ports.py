@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from broker.access.control import AccessControl, Sight
+from broker.node.request_states import WaitingRequest
 from broker.remoting.command import RemotingCommand
 from broker.replica.batch_appends import BatchAppends
 from broker.replica.inner_limits import InnerLimits
@@ -221,8 +222,8 @@ class Requests(Protocol):
         self,
         connection: Connection,
         key: str,
-        key_of: Callable[[RemotingCommand], str | None],
-        taken: Callable[[Connection, RemotingCommand], None],
+        key_of: Callable[[WaitingRequest], str | None],
+        taken: Callable[[WaitingRequest], None],
         /,
     ) -> None:
         """Has turns take back the requests of a client, until now, that another node is asked, or is to be, and of

@@ -33,8 +33,9 @@ from typing import Final
 
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
+from broker.remoting.headers import PullMessageHeader
 from broker.requests.connection import Connection
-from broker.requests.late_requests import done_late
+from broker.requests.late_requests import done_late, pull_header
 
 DOUBT_NS: Final = 300_000_000
 """A node that leads no more has so long to say what became of a request. It may have been stopped, or be cut off."""
@@ -224,6 +225,7 @@ class WaitingRequest:
     term: int = 0
     until_ns: int = field(init=False)
     _table: MappingProxyType[State, MappingProxyType[RequestEvent, State]] = field(init=False)
+    _pull: PullMessageHeader | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.until_ns = self.since_ns + HELD_NS_MAX
@@ -237,6 +239,13 @@ class WaitingRequest:
         self.state = row[event]
         return self.state
 
+    @property
+    def pull(self) -> PullMessageHeader | None:
+        """The header of a pull, read when it is first asked for; None of any other request. Not to be changed."""
+        if self._pull is None:
+            self._pull = pull_header(self.command)
+        return self._pull
+
     def as_of(self, now_ns: int) -> RemotingCommand:
         """The request as it may be done now, after it has waited (`done_late`)."""
-        return done_late(self.command, now_ns - self.since_ns)
+        return done_late(self.command, self.pull, now_ns - self.since_ns)

@@ -25,12 +25,13 @@ from broker.node.client_registry import ClientRegistry
 from broker.node.consumer_group import FilterChange
 from broker.node.listeners import Listeners
 from broker.node.ports import Proposals, Requests
+from broker.node.request_states import WaitingRequest
 from broker.offsets.resets import OffsetResets
 from broker.reading.pull_checks import rests_on_heartbeats
 from broker.reading.pull_responses import PullSteps
 from broker.reading.queue_reads import PullResult
 from broker.reading.subscriptions import Filter, SqlFilter
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PullMessageHeader
 from broker.requests.budget import waiting_bytes
@@ -71,8 +72,6 @@ _TOLD: Final = 5
 """A turn tells so many pulls what is to become of them for each that meets it: some 0.5 us each."""
 
 _NO_PLACES: Final[Mapping[str, "_Waiting"]] = {}
-
-_PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
 class Fate(enum.IntEnum):
@@ -202,7 +201,7 @@ class HeldPulls:
         self._deadlines: list[tuple[int, int, HeldPull]] = []
         """A heap of (when its time is over in ns, number, pull); some may be done."""
         self._stirred: InTurn[_Waiting] = InTurn()
-        self._taken_back: InTurn[tuple[Connection, RemotingCommand]] = InTurn()
+        self._taken_back: InTurn[WaitingRequest] = InTurn()
         """Pulls that waited for another leader, and whose clients are to pull anew."""
         self.leaving: OrderedDict[Connection, deque[HeldPull]] = OrderedDict()
         """The pulls of leaderships that are over, by connection, in the order in which they came; none is empty. They
@@ -327,10 +326,11 @@ class HeldPulls:
                 self._stirred.add(place.share, place)
         while left > 0 and self._taken_back:
             left -= 1
-            connection, command = self._taken_back.take()
-            header = command.decode_fields(PullMessageHeader)
+            request = self._taken_back.take()
+            header = request.pull
+            assert header is not None, "nothing but pulls is taken back"
             result = self._pull_anew(header, header.queue_offset)
-            self._responses.respond_after_wait(connection, command, header, result)
+            self._responses.respond_after_wait(request.connection, request.command, header, result)
         is_more = self._untold or self._stirred or self._taken_back
         self._meet_at.due_ns = self._time.now_ns if is_more else NEVER
 
@@ -483,7 +483,7 @@ class HeldPulls:
     def _hand_on(self, held: HeldPull) -> None:
         """Asks the next leader, which may hold it for what is left of its time."""
         self._requests.forward_late(
-            held.connection, done_late(held.command, self._time.now_ns - held.since_ns)
+            held.connection, done_late(held.command, held.header, self._time.now_ns - held.since_ns)
         )
 
     # ------------------------------------------------------------------ wait no more
@@ -507,8 +507,8 @@ class HeldPulls:
         if connection is not None:
             self._requests.take_back(connection, group, _group_it_rests_on, self._taken)
 
-    def _taken(self, connection: Connection, command: RemotingCommand) -> None:
-        self._taken_back.add(connection.share, (connection, command))
+    def _taken(self, request: WaitingRequest) -> None:
+        self._taken_back.add(request.connection.share, request)
         self._meet_at.due_ns = self._time.now_ns
 
     def _role_changed(self) -> None:
@@ -595,9 +595,7 @@ class HeldPulls:
         self._bytes.give_back(held.share, held.size)
 
 
-def _group_it_rests_on(command: RemotingCommand) -> str | None:
+def _group_it_rests_on(request: WaitingRequest) -> str | None:
     """Returns the consumer group of a request that is a pull without a subscription of its own, else None."""
-    if command.code not in _PULLS:
-        return None
-    header = command.decode_fields(PullMessageHeader)
-    return header.consumer_group if rests_on_heartbeats(header) else None
+    header = request.pull
+    return header.consumer_group if header is not None and rests_on_heartbeats(header) else None

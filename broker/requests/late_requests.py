@@ -25,26 +25,34 @@ SUSPEND_MS_MAX: Final = 60_000
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
-def done_late(command: RemotingCommand, waited_ns: int) -> RemotingCommand:
-    """The request as it may be done after it has waited for so long.
+def pull_header(command: RemotingCommand) -> PullMessageHeader | None:
+    """Returns the header of a pull, None of any other request; for whoever keeps it while the request waits.
+
+    The pull processor must have read the command before, so that its header is known to be readable.
+    """
+    return command.decode_fields(PullMessageHeader) if command.code in PULLS else None
+
+
+def done_late(command: RemotingCommand, pull: PullMessageHeader | None, waited_ns: int) -> RemotingCommand:
+    """The request as it may be done after it has waited for so long; `pull` is its header, None if it is no pull.
 
     That is a pull without the offset that it brought, which may be held for the rest of its time only; all else as it
     is. A signature does not hold for it any more: what the client may do was judged when the request came.
-    The pull processor must have read the command before, so that its header is known to be readable.
     """
-    if command.code not in PULLS:
+    if pull is None:
         return command
-    header = command.decode_fields(PullMessageHeader)
-    flags = header.sys_flag & ~int(PullSysFlag.COMMIT_OFFSET)
-    rest_ms = header.suspend_timeout_ms
+    flags = pull.sys_flag & ~int(PullSysFlag.COMMIT_OFFSET)
+    rest_ms = pull.suspend_timeout_ms
     if rest_ms > 0 and waited_ns > 0:
         rest_ms = max(0, min(rest_ms, SUSPEND_MS_MAX) * 1_000_000 - waited_ns) // 1_000_000
-    if (flags, rest_ms) == (header.sys_flag, header.suspend_timeout_ms):
+    if (flags, rest_ms) == (pull.sys_flag, pull.suspend_timeout_ms):
         return command
-    header.sys_flag, header.suspend_timeout_ms = flags, rest_ms
     try:
         fields = {**command.fields, "sysFlag": str(flags), "suspendTimeoutMillis": str(rest_ms)}
     except HeaderFieldError:
-        # It is of a field that nobody has read so far: what the request needs is in the header.
+        # It is of a field that nobody has read so far: what the request needs is in the header. It is read anew, as the
+        # offset may have moved on in the one that was kept.
+        header = command.decode_fields(PullMessageHeader)
+        header.sys_flag, header.suspend_timeout_ms = flags, rest_ms
         return msgspec.structs.replace(command, header=header)
     return msgspec.structs.replace(command, header=fields)

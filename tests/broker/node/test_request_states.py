@@ -5,6 +5,7 @@ import pytest
 from broker.node.request_states import OF_ONCE, OF_REPEATABLE, ONCE, RequestEvent, State, WaitingRequest
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import request
+from broker.remoting.headers import PullMessageHeader
 from broker.requests.connection import Connection, Outgoing
 
 NOT_DONE_YET = {State.RESUMED, State.UNKNOWN, State.REFUSED}
@@ -49,3 +50,11 @@ def test_what_cannot_happen_is_a_bug() -> None:
         answered.happens(RequestEvent.RESPONSE)
     with pytest.raises(AssertionError, match="held: not done cannot happen"):
         waiting(RequestCode.PULL_MESSAGE, State.HELD).happens(RequestEvent.NOT_DONE)
+
+
+def test_the_header_of_a_pull_is_read_once() -> None:
+    command = request(RequestCode.PULL_MESSAGE, PullMessageHeader("g", "T", 0, 5, 1, 0, 0, 0, 0))
+    pull = WaitingRequest(Connection(Outgoing(), "client"), command, 0, State.HELD, 1)
+    assert pull.pull is not None
+    assert pull.pull is pull.pull
+    assert waiting(RequestCode.SEND_MESSAGE, State.HELD).pull is None

@@ -8,7 +8,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import JSON, decode_command, encode
 from broker.remoting.frame import FrameDecoder
 from broker.remoting.headers import PullMessageHeader
-from broker.requests.late_requests import SUSPEND_MS_MAX, done_late
+from broker.requests.late_requests import SUSPEND_MS_MAX, done_late, pull_header
 
 FIELDS = (
     b'"consumerGroup":"g","topic":"T","queueId":"0","queueOffset":"0","maxMsgNums":"1","sysFlag":"%d","commitOffset":"7",'
@@ -23,7 +23,7 @@ FIELDS = (
 def test_only_the_position_goes_whatever_else_a_client_has_said(flags: int, more: bytes) -> None:
     text = b'{"code":%d,"flag":0,"language":"JAVA","opaque":5,"version":409,"extFields":{%s%s}}'
     command = decode_command(JSON, text % (RequestCode.PULL_MESSAGE, FIELDS % (flags, 0), more), b"")
-    late = done_late(command, 1)
+    late = done_late(command, pull_header(command), 1)
     assert (late.opaque, late.version) == (5, 409)
     (arrived,) = FrameDecoder().feed(encode(late))
     header = arrived.decode_fields(PullMessageHeader)
@@ -49,6 +49,6 @@ def test_only_the_position_goes_whatever_else_a_client_has_said(flags: int, more
 def test_what_it_has_waited_counts(suspend_ms: int, waited_ns: int, rest_ms: int, more: bytes) -> None:
     text = b'{"code":11,"flag":0,"language":"JAVA","opaque":5,"version":409,"extFields":{%s%s}}'
     command = decode_command(JSON, text % (FIELDS % (3, suspend_ms), more), b"")
-    (arrived,) = FrameDecoder().feed(encode(done_late(command, waited_ns)))
+    (arrived,) = FrameDecoder().feed(encode(done_late(command, pull_header(command), waited_ns)))
     assert arrived.decode_fields(PullMessageHeader).suspend_timeout_ms == rest_ms
     assert command.decode_fields(PullMessageHeader).suspend_timeout_ms == suspend_ms
