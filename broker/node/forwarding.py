@@ -399,7 +399,7 @@ class Forwarding:
             return RequestEvent.LEADER_CHANGED if request.leader in links else RequestEvent.LINK_LOST
 
         before, others_wait = self._doubts_begun, bool(self._held or self.ended or self._doubted)
-        self._happens_to_all([(client, request, event_of(request)) for client, request in self._all_asked()])
+        self._happens_to_all([(client, request, event_of(request)) for client, request in self.all_asked()])
         if others_wait and self._doubts_begun > before:
             self._doubts_first = True
         self._plan_end_of_doubts()
@@ -407,7 +407,7 @@ class Forwarding:
     def link_lost(self, node: str) -> None:
         """Ends the wait for responses of `node`: nothing more can be heard from it."""
         lost = [
-            (*waiting, RequestEvent.LINK_LOST) for waiting in self._all_asked() if waiting[1].leader == node
+            (*waiting, RequestEvent.LINK_LOST) for waiting in self.all_asked() if waiting[1].leader == node
         ]
         self._happens_to_all(lost)
         self._gave_back_ns.pop(node, None)
@@ -562,7 +562,8 @@ class Forwarding:
             # The response is on its way to the client, is the caller's to give, or has nobody to go to.
             assert state in {State.ANSWERED, State.TAKEN_BACK, State.FORGOTTEN}, state
 
-    def _all_asked(self) -> list[tuple[_Client, WaitingRequest]]:
+    def all_asked(self) -> list[tuple[_Client, WaitingRequest]]:
+        """Returns the requests that are `ASKED`, with their clients."""
         clients = self._by_number.values()
         return [
             (client, request)
@@ -704,4 +705,4 @@ class Forwarding:
         if not outside:
             return
         self.leaving.extend(self._by_number.values())
-        self._happens_to_all([(*waiting, RequestEvent.OUTSIDE) for waiting in self._all_asked()])
+        self._happens_to_all([(*waiting, RequestEvent.OUTSIDE) for waiting in self.all_asked()])

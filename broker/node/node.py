@@ -24,7 +24,7 @@ from broker.node.held_requests import HeldRequests
 from broker.node.listeners import Listeners
 from broker.node.long_requests import LongRequests
 from broker.node.relayed_clients import RelayedClients
-from broker.node.request_states import ONCE
+from broker.node.request_states import ONCE, WaitingRequest
 from broker.peers.protocol import (
     BrokenPeerError,
     ClientGone,
@@ -210,6 +210,16 @@ class Node:
     def held_count(self) -> int:
         """Requests that wait for a leader."""
         return len(self._held)
+
+    @property
+    def first_held(self) -> WaitingRequest | None:
+        """The request that waits for a leader and whose time is over first; None if none waits."""
+        return next(iter(self._held.waiting), None)
+
+    @property
+    def asked(self) -> list[WaitingRequest]:
+        """The requests of this node's clients that a leader was asked, and of which it may say what became of them."""
+        return [request for _, request in self._forwarding.all_asked()]
 
     @property
     def owes_answers(self) -> bool:
@@ -563,8 +573,8 @@ class Node:
         """
         now_ns = self.time.now_ns
         due_ns = min(jobs_due_ns, self.replica.deadline_ns(), self.time.earliest_ns)
-        if self._held.waiting:
-            due_ns = min(due_ns, next(iter(self._held.waiting)).until_ns)
+        if (first := self.first_held) is not None:
+            due_ns = min(due_ns, first.until_ns)
         if self._goes_on or due_ns < now_ns:
             due_ns = now_ns
         self._due_ns, self._late_from_ns = due_ns, due_ns + STALLED_NS

@@ -277,6 +277,13 @@ class HeldPulls:
             self._time.now_ns,
         )
 
+    def waiting(self) -> Iterator[HeldPull]:
+        """Yields the pulls that wait, queue by queue. To be looked at only."""
+        for in_queue in self._by_queue.values():
+            for place in in_queue.values():
+                yield from place.stirred
+                yield from place.rest
+
     # ------------------------------------------------------------------ wake
 
     def _wake(self, arrivals: Iterable[Arrival]) -> None:

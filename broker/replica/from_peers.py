@@ -39,7 +39,8 @@ class FromPeers:
         self._log = basis.store.log
         self._raft = basis.raft
         self._disk_space = basis.disk_space
-        self._snapshots = snapshots
+        self.snapshots = snapshots
+        """Those that are on their way in."""
         snapshots.arrived = self._snapshot_arrived
         self._members = members
         self._clock = basis.clock
@@ -64,7 +65,7 @@ class FromPeers:
         message = frame.message
         entries: EntryRange | None = None
         snapshot: ReadSnapshot | None = None
-        snapshots = self._snapshots
+        snapshots = self.snapshots
         if snapshots.broken is not None:
             snapshots.raise_if_broken(message.source)
         if isinstance(message, AppendRequest) and (message.spans or message.configurations):

@@ -53,6 +53,11 @@ class IncomingSnapshots:
         self._being_read: tuple[str, int, Callable[[], None]] | None = None
         """The sender of the snapshot that is being read, its term, and what gives it up."""
 
+    @property
+    def source(self) -> str | None:
+        """The sender of the snapshot that is being read; None if none is."""
+        return None if self._being_read is None else self._being_read[0]
+
     def begin(self, frame: RaftFrame, message: SnapshotRequest) -> bool:
         """Reads a snapshot in this turn and those that follow, and has it written; then its message is taken
         (`arrived`).

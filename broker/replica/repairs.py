@@ -115,6 +115,13 @@ class Repairs:
         """The number of entries that are known to be damaged and not put back."""
         return sum(place.last_index - place.first_index + 1 for place in self._places.values())
 
+    def is_any_damaged(self, first_index: int, last_index: int) -> bool:
+        """Tells whether one of these entries is known to be damaged and not put back."""
+        return any(
+            place.first_index <= last_index and first_index <= place.last_index
+            for place in self._places.values()
+        )
+
     def _plan(self) -> None:
         """Sets `due_ns` by what is damaged and asked."""
         if self._asked is not None:

@@ -160,7 +160,12 @@ class Upkeep:
     @property
     def writes_snapshot(self) -> bool:
         """True while a snapshot is on its way to the disk, or a leader's waits for that."""
-        return self.snapshot_is_out or self._incoming is not None
+        return self.snapshot_is_out or self.takes_snapshot
+
+    @property
+    def takes_snapshot(self) -> bool:
+        """True while a leader's snapshot is on its way to the disk, or waits for that."""
+        return self._incoming is not None
 
     def incoming_due_ns(self) -> int:
         """Returns when `incoming_job` is to be asked for; NEVER if none waits, or one of these jobs is out."""

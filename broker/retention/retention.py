@@ -56,7 +56,7 @@ class Retention:
         `needed_from_index` tells the first entry that a backup under way may still read, None if there is none: it
         and what follows stay, even on a disk that is nearly full.
         """
-        self._needed_from_index = needed_from_index
+        self.needed_from_index = needed_from_index
         self._make_way = make_way
         self._state = state
         self._head = head
@@ -99,7 +99,7 @@ class Retention:
         hour = self._machine.hour_of_day(self._time.group_ms)
         # None: a snapshot must come first. An order to delete at any hour holds until files could go.
         removed: int | None = 0
-        entry_log, needed_from_index = self._state.store.log, self._needed_from_index()
+        entry_log, needed_from_index = self._state.store.log, self.needed_from_index()
         began_at = entry_log.first_index
         try:
             removed = self._head.look(

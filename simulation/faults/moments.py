@@ -163,10 +163,10 @@ def _who_was_sent_a_snapshot(host: BrokerHost) -> str | None:
 def _whose_snapshot_comes(host: BrokerHost) -> str | None:
     """The node whose snapshot is being read here, or is on its way to the disk."""
     replica = _replica(host)
-    being_read = replica.from_peers._snapshots._being_read
-    if being_read is not None:
-        return being_read[0]
-    return None if replica.upkeep._incoming is None else replica.raft.leader or ANYBODY
+    source = replica.from_peers.snapshots.source
+    if source is not None:
+        return source
+    return replica.raft.leader or ANYBODY if replica.upkeep.takes_snapshot else None
 
 
 def _batch(host: BrokerHost) -> str | None:

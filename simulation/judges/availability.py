@@ -33,7 +33,7 @@ from simulation.judges.client_judge import ClientJudge
 from simulation.judges.group_model import GroupModel
 from simulation.judges.limits import check_limits
 from simulation.judges.waits import Waits
-from simulation.machines.broker_host import BrokerHost
+from simulation.machines.broker_host import BrokerHost, is_undisturbed
 from simulation.machines.clock import RATE_MAX_PPM
 from simulation.machines.members import Members
 from simulation.machines.network import Network
@@ -46,8 +46,6 @@ LINKED: Final = "whole links are up"
 SERVES_CLIENTS: Final = "a core serves clients"
 
 _LOOK_NS: Final = 100 * MILLISECOND
-_JOB_NS: Final = 10 * MILLISECOND
-"""A job of a whole disk takes less."""
 _SEND_NS: Final = int(SEND_TIMEOUT_S * SECOND)
 """The time limit of a send, with all its attempts."""
 _FAILED_SENDS: Final = 3
@@ -381,13 +379,8 @@ def _raft(host: BrokerHost) -> Any:
 
 
 def _is_whole(host: BrokerHost, now_ns: int) -> bool:
-    """True if the machine's process runs undisturbed over a disk on which nothing is wrong, and its vote counts."""
-    process, disk = host.process, host.disk
-    if process is None or process.is_stopping or host.paused or host.frame_faults:
-        return False
-    if disk.full or disk.failing_flushes or disk.failing_reads or host.disk_slowed is not None:
-        return False
-    return host.held_up_until_ns <= now_ns + _JOB_NS and process.node.replica.raft.recovering is None
+    """True if nothing is wrong with the machine, and the vote of its node counts."""
+    return is_undisturbed(host, now_ns) and _raft(host).recovering is None
 
 
 def _connections(one: BrokerHost, other: BrokerHost) -> tuple[Any, ...]:

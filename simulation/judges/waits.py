@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from broker.node.node import Node
@@ -38,7 +38,7 @@ from log.formats.layout import HEADER_BYTES
 from raft.effects import Role
 from simulation.journal import Violation
 from simulation.judges.beliefs import counts_for_commits
-from simulation.machines.broker_host import BrokerHost, BrokerProcess, hour_of_day
+from simulation.machines.broker_host import BrokerHost, BrokerProcess, hour_of_day, is_undisturbed
 from simulation.machines.network import Network
 from simulation.machines.unanswered import held_ns
 from simulation.scheduler import MILLISECOND, SECOND
@@ -51,8 +51,6 @@ _RETENTION_NS: Final = 6 * SECOND
 """A snapshot that covers the file, and some looks a second apart."""
 _ROOM_NS: Final = UPKEEP_PAUSE_NS + TRIED_WITHIN_NS + SECOND
 """What found no room is tried again, and counts as lacking it until then."""
-_JOB_NS: Final = 10 * MILLISECOND
-"""A job of a whole disk takes less."""
 _LONG: Final = frozenset(
     {
         RequestCode.PULL_MESSAGE,
@@ -130,9 +128,7 @@ def _application(seen: Seen) -> object:
 def _is_next_damaged(replica: Replica) -> bool:
     """True if the entry to be dispatched next, or the one before, whose end it is found by, is known to be damaged:
     others have to lend it. Where they can, `_entries` says how soon."""
-    last = replica.applied_index + 1
-    places = replica.repairs._places.values()
-    return any(place.first_index <= last and last - 1 <= place.last_index for place in places)
+    return replica.repairs.is_any_damaged(replica.applied_index, replica.applied_index + 1)
 
 
 def _room(seen: Seen) -> object:
@@ -176,7 +172,7 @@ def _second_file(seen: Seen) -> tuple[int, int] | None:
     if seen.lacks_room or entries.damaged or seen.process.host.was_damaged or len(entries.file_starts()) < 2:
         return None
     second = next(file_beginnings(entries), None)
-    needed = part_of(seen.node, Retention)._needed_from_index()
+    needed = part_of(seen.node, Retention).needed_from_index()
     return None if second is None or (needed is not None and needed < second[1]) else second
 
 
@@ -222,14 +218,13 @@ def _held_pull(seen: Seen) -> object:
     """A pull that is held although its message is there, or an order sends its consumer group elsewhere."""
     pulls, resets = part_of(seen.node, HeldPulls), part_of(seen.node, OffsetResets)
     queues = seen.replica.store.queues
-    for key in pulls._by_queue:
-        queue = queues.get(*key)
+    for held in pulls.waiting():
+        header = held.header
+        queue = queues.get(header.topic, header.queue_id)
         end = 0 if queue is None else queue.max_offset
-        places = pulls._by_queue[key].values()
-        for held in chain.from_iterable(chain(place.stirred, place.rest) for place in places):
-            header = held.header
-            if header.queue_offset < end or resets.target(header.consumer_group, *key) is not None:
-                return held, header.queue_offset
+        order = resets.target(header.consumer_group, header.topic, header.queue_id)
+        if header.queue_offset < end or order is not None:
+            return held, header.queue_offset
     return None
 
 
@@ -307,12 +302,12 @@ def _recovery(seen: Seen) -> object:
 
 def _held_request(seen: Seen) -> object:
     """A request that waits for a leader where there is one, as far as the node can know of it."""
-    return None if _is_mute(seen) else next(iter(seen.node._held.waiting), None)
+    return None if _is_mute(seen) else seen.node.first_held
 
 
 def _forwarded_request(seen: Seen) -> object:
     now_ns = seen.node.time.now_ns
-    for _, request in seen.node._forwarding._all_asked():
+    for request in seen.node.asked:
         command = request.command
         if command.code not in _LONG and request.since_ns + held_ns(command) <= now_ns:
             return request
@@ -382,7 +377,7 @@ class Waits:
         if now_ns < self._due_ns:
             return
         self._due_ns = now_ns + _LOOK_NS
-        whole = {name: host for name, host in hosts.items() if _is_undisturbed(host, now_ns)}
+        whole = {name: host for name, host in hosts.items() if is_undisturbed(host, now_ns)}
         _keep(self._undisturbed, {name: host.process for name, host in whole.items()}, now_ns)
         _keep(self._linked, dict(self._connected(whole)), now_ns)
         leader = self._leader(whole, [*voters])
@@ -497,16 +492,6 @@ def _links(host: BrokerHost, other: str) -> tuple[object, object]:
     """Returns the link that a node has dialled to another one, and the one accepted from it; None without one."""
     assert host.process is not None, "it runs"
     return host.process.node.replica.links.get(other), host.process.running.links.accepted.get(other)
-
-
-def _is_undisturbed(host: BrokerHost, now_ns: int) -> bool:
-    """True if the machine's process runs, and nothing is wrong with it, its disk and what it is told."""
-    process, disk = host.process, host.disk
-    if process is None or process.is_stopping or host.paused or host.frame_faults:
-        return False
-    if disk.full or disk.failing_flushes or disk.failing_reads or host.disk_slowed is not None:
-        return False
-    return host.held_up_until_ns <= now_ns + _JOB_NS
 
 
 def part_of(node: Node, kind: type[AnyPart]) -> AnyPart:

@@ -48,6 +48,9 @@ from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Ti
 
 _RESTART_NS = 200 * MILLISECOND
 
+_JOB_NS = 10 * MILLISECOND
+"""A job of a whole disk takes less."""
+
 _KEPT = "an orderly stop keeps everything"
 """An invariant."""
 

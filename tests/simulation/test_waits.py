@@ -85,7 +85,7 @@ def test_a_node_that_knows_no_term_yet_cannot_know_its_leader() -> None:
     request = object()
     for is_mute in (True, False):
         replica = stand_ins.replica(raft=stand_ins.raft(recovery=stand_ins.stand_in(is_mute=is_mute)))
-        node = stand_ins.node(replica=replica, _held=stand_ins.stand_in(waiting=[request]))
+        node = stand_ins.node(replica=replica, first_held=request)
         seen = Seen(stand_ins.process(node=node), None)
         assert wait.state(seen) is (None if is_mute else request)
 

@@ -425,7 +425,7 @@ def test_requests_that_were_forwarded_do_not_go_on_in_one_turn(
                 client.start_pull("T", "g", 0, suspend_ms=30_000)
         group.settle()
     forwarding = group.node(node)._forwarding
-    assert len(forwarding._all_asked()) == 1800
+    assert len(forwarding.all_asked()) == 1800
     monkeypatch.setattr(Node, "peer_lost", lines.counted(Node.peer_lost))
     lines.most = 0
     if what == "outside":
@@ -614,7 +614,8 @@ def test_what_is_forwarded_while_another_request_goes_on_does_not_take_its_numbe
     there, client = group.node(heir), group.connect(heir)
     for _ in range(3):
         client.start_call(RequestCode.LOCK_BATCH_MQ, None, b"{}")
-    first = next(iter(there._held.waiting))
+    first = there.first_held
+    assert first is not None
     besides = RemotingCommand(RequestCode.LOCK_BATCH_MQ, opaque=4711)
 
     def forwards_both(connection: Connection, command: RemotingCommand) -> None:

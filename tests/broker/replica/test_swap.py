@@ -234,7 +234,7 @@ def test_one_that_comes_again_behind_the_swap_is_not_written_again() -> None:
     assert node.replica.store.log.first_index == frame.message.first_index  # type: ignore[union-attr]
     node.begin(group.now_ns, group.wall_ms)
     node.peer_received(source, frame)
-    assert node.replica.from_peers._snapshots._being_read is None
+    assert node.replica.from_peers.snapshots.source is None
     assert not node.replica.upkeep.writes_snapshot
     group.advance(1)
     group.converge()
