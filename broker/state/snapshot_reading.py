@@ -10,7 +10,33 @@ import cbor2
 import msgspec
 
 from broker.requests.processing import Pace
-from broker.state.writing import array_head
+from broker.state.writing import (
+    ARRAY_16,
+    ARRAY_32,
+    BYTES_8,
+    BYTES_16,
+    BYTES_32,
+    CBOR_ARRAY,
+    CBOR_BYTES,
+    CBOR_EIGHT_BYTES,
+    CBOR_MAP,
+    CBOR_NUMBER_BITS,
+    CBOR_ONE_BYTE,
+    CBOR_SHORT_NUMBER_MAX,
+    CBOR_TAG,
+    CBOR_TEXT,
+    CBOR_TYPE_SHIFT,
+    FIX_ARRAY,
+    FIX_COUNT_MAX,
+    FIX_MAP,
+    FIX_TEXT,
+    MAP_16,
+    MAP_32,
+    TEXT_8,
+    TEXT_16,
+    TEXT_32,
+    array_head,
+)
 
 _Result = TypeVar("_Result")
 
@@ -20,21 +46,22 @@ Read = Generator[None, None, _Result]
 _VALUES_A_ROW: Final = 6
 """The number of values that are passed over in the time that a row takes, which is most of the work."""
 
-_LENGTH_BYTES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+_LENGTH_BYTES: Final = {BYTES_8: 1, BYTES_16: 2, BYTES_32: 4, TEXT_8: 1, TEXT_16: 2, TEXT_32: 4}
 """By the first byte of a text, of bytes or of characters: the bytes of its length, which follow it."""
-_COUNT_BYTES: Final = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
-"""By the first byte of an array (0xDC, 0xDD) or a map: the bytes of its count."""
+_COUNT_BYTES: Final = {ARRAY_16: 2, ARRAY_32: 4, MAP_16: 2, MAP_32: 4}
+"""By the first byte of an array or a map: the bytes of its count."""
 
 
 def _lengths() -> tuple[bytes, bytes]:
     lengths, members = bytearray(256), bytearray(256)
-    for head in (*range(0x80), *range(0xE0, 0x100), 0xC0, 0xC2, 0xC3):
-        lengths[head] = 1  # a number or another value in this very byte
-    for count in range(16):
-        lengths[0x80 | count], members[0x80 | count] = 1, 2 * count
-        lengths[0x90 | count], members[0x90 | count] = 1, count
+    for head in (*range(FIX_MAP), *range(0xE0, 0x100), 0xC0, 0xC2, 0xC3):
+        lengths[head] = 1  # a number, nil, false or true: in this very byte
+    for count in range(FIX_COUNT_MAX + 1):
+        lengths[FIX_MAP | count], members[FIX_MAP | count] = 1, 2 * count
+        lengths[FIX_ARRAY | count], members[FIX_ARRAY | count] = 1, count
     for length in range(32):
-        lengths[0xA0 | length] = 1 + length
+        lengths[FIX_TEXT | length] = 1 + length
+    # Numbers, unsigned and signed; of 4 and 8 bytes also fractions.
     for length, heads in (
         (1, (0xCC, 0xD0)),
         (2, (0xCD, 0xD1)),
@@ -58,14 +85,14 @@ def read_cbor_map(data: bytes | memoryview) -> dict[str, Any]:
     """
     view = memoryview(data)
     kind, count, at = _cbor_head(view, 0)
-    if kind != _CBOR_MAP:
+    if kind != CBOR_MAP:
         raise ValueError("no map of CBOR")
     members: dict[str, Any] = {}
     for _ in range(count):
         name_end = _cbor_end(view, at)
         end = _cbor_end(view, name_end)
         kind, _, begin = _cbor_head(view, name_end)
-        value = view[begin:end] if kind == _CBOR_BYTES else cbor2.loads(bytes(view[name_end:end]))
+        value = view[begin:end] if kind == CBOR_BYTES else cbor2.loads(bytes(view[name_end:end]))
         members[cbor2.loads(bytes(view[at:name_end]))] = value
         at = end
     if at != len(view):
@@ -73,19 +100,16 @@ def read_cbor_map(data: bytes | memoryview) -> dict[str, Any]:
     return members
 
 
-_CBOR_BYTES, _CBOR_TEXT, _CBOR_ARRAY, _CBOR_MAP, _CBOR_TAG = range(2, 7)
-
-
 def _cbor_head(data: memoryview, at: int) -> tuple[int, int, int]:
     """Returns the kind of the value at `at`, its number (RFC 8949, 3), and where what follows them begins."""
     if at >= len(data):
         raise ValueError("the end is missing")
-    kind, number = data[at] >> 5, data[at] & 0x1F
-    if number < 24:
+    kind, number = data[at] >> CBOR_TYPE_SHIFT, data[at] & CBOR_NUMBER_BITS
+    if number <= CBOR_SHORT_NUMBER_MAX:
         return kind, number, at + 1
-    if number > 27:
+    if number > CBOR_EIGHT_BYTES:
         raise ValueError("indefinite lengths are not read")
-    begin = at + 1 + (1 << (number - 24))
+    begin = at + 1 + (1 << (number - CBOR_ONE_BYTE))
     return kind, int.from_bytes(data[at + 1 : begin]), begin
 
 
@@ -95,13 +119,13 @@ def _cbor_end(data: memoryview, at: int) -> int:
     while missing:
         kind, number, at = _cbor_head(data, at)
         missing -= 1
-        if kind in {_CBOR_BYTES, _CBOR_TEXT}:
+        if kind in {CBOR_BYTES, CBOR_TEXT}:
             at += number
-        elif kind == _CBOR_ARRAY:
+        elif kind == CBOR_ARRAY:
             missing += number
-        elif kind == _CBOR_MAP:
+        elif kind == CBOR_MAP:
             missing += 2 * number
-        elif kind == _CBOR_TAG:
+        elif kind == CBOR_TAG:
             missing += 1
     if at > len(data):
         raise ValueError("the end is missing")
@@ -133,7 +157,7 @@ class MessagePackReader:
     def is_at_array(self) -> bool:
         """True if what comes next is an array."""
         head = self._data[self._at : self._at + 1]
-        return bool(head) and (0x90 <= head[0] < 0xA0 or head[0] in {0xDC, 0xDD})
+        return bool(head) and (FIX_ARRAY <= head[0] < FIX_TEXT or head[0] in {ARRAY_16, ARRAY_32})
 
     def enter(self) -> int:
         """Goes into an array or a map; returns the number of its members."""
@@ -173,8 +197,8 @@ class MessagePackReader:
         """Returns the number of members of the array or map that comes next, and where they begin."""
         data, at = self._data, self._at
         head = data[at] if at < len(data) else 0
-        if 0x80 <= head < 0xA0:
-            return head & 0x0F, at + 1
+        if FIX_MAP <= head < FIX_TEXT:  # or FIX_ARRAY, between them
+            return head & FIX_COUNT_MAX, at + 1
         size = _COUNT_BYTES.get(head)
         if size is None or at + 1 + size > len(data):
             raise msgspec.DecodeError(f"neither an array nor a map at byte {at}")
@@ -214,5 +238,5 @@ class MessagePackReader:
             return at + 1 + size + int.from_bytes(self._data[at + 1 : at + 1 + size]), 0
         if (size := _COUNT_BYTES.get(head)) is not None:
             members = int.from_bytes(self._data[at + 1 : at + 1 + size])
-            return at + 1 + size, members if head < 0xDE else 2 * members
+            return at + 1 + size, members if head < MAP_16 else 2 * members
         raise msgspec.DecodeError(f"no value begins with {head:#04x}, at byte {at}")

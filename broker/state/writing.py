@@ -22,7 +22,21 @@ ROWS_AT_ONCE: Final = 1_000
 NUMBERS_A_ROW: Final = 16
 """Numbers are packed, so that many of them are written in the time of a row."""
 
-_FIXED_ARRAY, _SHORT_ARRAY, _LONG_ARRAY = 0x90, struct.Struct(">BH"), struct.Struct(">BI")
+# The first byte of a value of MessagePack, as its specification calls them. The count or length of a FIX_ one stands in
+# that byte; that of another one follows, in as many bits as its name says.
+FIX_MAP, FIX_ARRAY, FIX_TEXT = 0x80, 0x90, 0xA0
+FIX_COUNT_MAX: Final = 15
+ARRAY_16, ARRAY_32, MAP_16, MAP_32 = 0xDC, 0xDD, 0xDE, 0xDF
+BYTES_8, BYTES_16, BYTES_32, TEXT_8, TEXT_16, TEXT_32 = 0xC4, 0xC5, 0xC6, 0xD9, 0xDA, 0xDB
+
+# The first byte of a value of CBOR (RFC 8949, 3): its major type in 3 bits, and 5 bits that are its number (a length, a
+# count of members), or say that this follows.
+CBOR_BYTES, CBOR_TEXT, CBOR_ARRAY, CBOR_MAP, CBOR_TAG = range(2, 7)
+CBOR_TYPE_SHIFT: Final = 5
+CBOR_NUMBER_BITS: Final = 0x1F
+CBOR_SHORT_NUMBER_MAX: Final = 23
+CBOR_ONE_BYTE, CBOR_TWO_BYTES, CBOR_FOUR_BYTES, CBOR_EIGHT_BYTES = range(24, 28)
+"""The number follows in so many bytes. Above these nothing has a meaning, or a length that only an end mark tells."""
 
 _Row = TypeVar("_Row")
 Written = Generator[None, None, Pieces]
@@ -100,12 +114,11 @@ class MessagePackWriter:
 
 def cbor_map(fields: Mapping[str, object]) -> Pieces:
     """Returns a map of CBOR. A value that is `Pieces` becomes a byte string; it must not be written to afterwards."""
-    assert len(fields) < 24, "a map that is longer has another head"
-    whole = Pieces(bytes((0xA0 | len(fields),)))
+    whole = Pieces(_cbor_head(CBOR_MAP, len(fields)))
     for name, value in fields.items():
         whole.write(cbor2.dumps(name))
         if isinstance(value, Pieces):
-            whole.write(_cbor_bytes_head(sum(map(len, value.all()))))
+            whole.write(_cbor_head(CBOR_BYTES, sum(map(len, value.all()))))
             whole.take(value)
         else:
             whole.write(cbor2.dumps(value))
@@ -114,28 +127,32 @@ def cbor_map(fields: Mapping[str, object]) -> Pieces:
 
 def map_head(count: int) -> bytes:
     """Returns what stands before so many names with their values."""
-    assert count < 16, "a map that is longer has another head"
-    return bytes((0x80 | count,))
+    assert count <= FIX_COUNT_MAX, "a map that is longer has another head"
+    return bytes((FIX_MAP | count,))
 
 
 def array_head(count: int) -> bytes:
     """Returns what stands before so many rows."""
-    if count < 16:
-        return bytes((_FIXED_ARRAY | count,))
-    return _SHORT_ARRAY.pack(0xDC, count) if count < 1 << 16 else _LONG_ARRAY.pack(0xDD, count)
+    if count <= FIX_COUNT_MAX:
+        return bytes((FIX_ARRAY | count,))
+    return struct.pack(">BH", ARRAY_16, count) if count < 1 << 16 else struct.pack(">BI", ARRAY_32, count)
 
 
 def _bytes_head(length: int) -> bytes:
     if length < 1 << 8:
-        return bytes((0xC4, length))
-    return struct.pack(">BH", 0xC5, length) if length < 1 << 16 else struct.pack(">BI", 0xC6, length)
+        return bytes((BYTES_8, length))
+    return struct.pack(">BH", BYTES_16, length) if length < 1 << 16 else struct.pack(">BI", BYTES_32, length)
 
 
-def _cbor_bytes_head(length: int) -> bytes:
-    if length < 24:
-        return bytes((0x40 | length,))
-    if length < 1 << 8:
-        return bytes((0x58, length))
-    if length < 1 << 16:
-        return struct.pack(">BH", 0x59, length)
-    return struct.pack(">BI", 0x5A, length) if length < 1 << 32 else struct.pack(">BQ", 0x5B, length)
+def _cbor_head(major_type: int, number: int) -> bytes:
+    """Returns the head of a value, which is the shortest one, as cbor2 writes it."""
+    first = major_type << CBOR_TYPE_SHIFT
+    if number <= CBOR_SHORT_NUMBER_MAX:
+        return bytes((first | number,))
+    if number < 1 << 8:
+        return bytes((first | CBOR_ONE_BYTE, number))
+    if number < 1 << 16:
+        return struct.pack(">BH", first | CBOR_TWO_BYTES, number)
+    if number < 1 << 32:
+        return struct.pack(">BI", first | CBOR_FOUR_BYTES, number)
+    return struct.pack(">BQ", first | CBOR_EIGHT_BYTES, number)
