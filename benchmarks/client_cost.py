@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import cProfile
 import pstats
-import resource
 import struct
 import subprocess
 import sys
@@ -34,12 +33,6 @@ from broker.tools.bench.results import this_machine
 
 IN_FLIGHT: Final = 64
 WARM_UP: Final = 2_000
-
-
-def cpu_s() -> float:
-    """User and system time of this process."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 # Trivet's client -----------------------------------------------------------------------------------------------------
@@ -80,9 +73,9 @@ async def produce(port: int, way: Callable[[Producer, int], Awaitable[None]], co
     """CPU seconds of one way to send."""
     async with Producer(f"127.0.0.1:{port}", group="COST", send_timeout_s=30) as producer:
         await way(producer, WARM_UP)
-        begin = cpu_s()
+        begin = time.process_time()
         await way(producer, count)
-        return cpu_s() - begin
+        return time.process_time() - begin
 
 
 async def consume(port: int, count: int) -> float:
@@ -90,12 +83,12 @@ async def consume(port: int, count: int) -> float:
     async with PullConsumer(f"127.0.0.1:{port}", group="COST") as consumer:
         consumer.assign({MessageQueue(TOPIC, GROUP, 0): 0})
         await consumer.poll(1000, 10)
-        begin = cpu_s()
+        begin = time.process_time()
         read = 0
         while read < count:
             messages = await consumer.poll(1000, 10)
             read += len(messages)
-        return (cpu_s() - begin) * count / read
+        return (time.process_time() - begin) * count / read
 
 
 # The floor -----------------------------------------------------------------------------------------------------------
@@ -170,9 +163,9 @@ async def send_lean(port: int, count: int) -> float:
         await asyncio.gather(*(send_some() for _ in range(IN_FLIGHT)))
 
     await all_of(WARM_UP)
-    begin = cpu_s()
+    begin = time.process_time()
     await all_of(count)
-    taken = cpu_s() - begin
+    taken = time.process_time() - begin
     transport.close()
     return taken
 

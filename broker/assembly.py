@@ -46,7 +46,7 @@ from broker.replica.recovering_file import RecoveringFile, RunFacts
 from broker.replica.replica import Replica
 from broker.replica.report import report_on
 from broker.replica.start import OnDisk
-from broker.requests.deadline import Time
+from broker.requests.deadline import MS, Time
 from broker.requests.processing import Processor
 from broker.retention.cleaning_processor import CleaningProcessor
 from broker.retention.retention import Retention
@@ -75,12 +75,11 @@ from raft.state import RandomSource
 
 log = structlog.get_logger("trivet.assembly")
 
-_MS = 1_000_000
 
 _MEMORY_BYTES_UNKNOWN = 4 << 30
 """A machine that does not say how much memory it has is taken to have so much."""
 
-COMMIT_NOTICE_DELAY_NS = 10 * _MS
+COMMIT_NOTICE_DELAY_NS = 10 * MS
 """Followers learn of a commit with the next append, or this much later: they forward the requests that they may not
 answer.
 """
@@ -153,7 +152,7 @@ def _replica_options(settings: Settings, variant: Variant, store_host: bytes) ->
         node_id=settings.node.id,
         raft=raft_config_of(settings, variant.limits),
         sync_flush=settings.storage.flush == "sync",
-        flush_interval_ns=settings.storage.flush_interval_ms * _MS,
+        flush_interval_ns=settings.storage.flush_interval_ms * MS,
         uncommitted_bytes_max=settings.limits.max_pending_proposal_bytes,
         store_host=store_host,
         release=variant.release,
@@ -447,9 +446,9 @@ def raft_config_of(settings: Settings, limits: InnerLimits) -> RaftConfig:
     """The group's timing, and how much of it may be under way."""
     raft = settings.raft
     return RaftConfig(
-        election_timeout_min_ns=raft.election_timeout_min_ms * _MS,
-        election_timeout_max_ns=raft.election_timeout_max_ms * _MS,
-        heartbeat_interval_ns=raft.heartbeat_ms * _MS,
+        election_timeout_min_ns=raft.election_timeout_min_ms * MS,
+        election_timeout_max_ns=raft.election_timeout_max_ms * MS,
+        heartbeat_interval_ns=raft.heartbeat_ms * MS,
         max_inflight_appends=max(1, raft.peer_window_bytes // limits.append_bytes_max),
         max_uncommitted_entries=settings.limits.max_pending_proposals,
         commit_notice_delay_ns=COMMIT_NOTICE_DELAY_NS,

@@ -16,7 +16,7 @@ from broker.remoting.command import OWN_VERSION, RemotingCommand
 from broker.remoting.node_status import KnownLeader, NodeStatus, PeerStatus, Role
 from broker.replica.report import ReplicaReport
 from broker.requests.connection import Connection
-from broker.requests.deadline import Time
+from broker.requests.deadline import MS, Time
 from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply, reply_json
 from broker.settings.live import LiveSettings
@@ -29,8 +29,6 @@ from log.dispatching.dispatch import Arrival
 from log.errors import LogFault
 from log.formats.layout import HEADER_BYTES
 from log.queues.timer_index import Step, add_step
-
-_MS: Final = 1_000_000
 
 LEADERS_MAX: Final = 16
 """A node remembers so many leaders, the latest: each is in every status."""
@@ -129,7 +127,7 @@ class StatusProcessor:
                     id=peer.node,
                     match_index=peer.match_index,
                     state=peer.state,
-                    last_contact_ms=peer.silence_ns // _MS,
+                    last_contact_ms=peer.silence_ns // MS,
                 )
                 for peer in raft.peers
             ),

@@ -34,6 +34,7 @@ from broker.remoting.headers import (
     UnregisterClientHeader,
 )
 from broker.remoting.json_body import decode_request, encode_body
+from broker.remoting.opaques import Opaques
 from broker.remoting.rocketmq_signature import ACCESS_KEY
 from broker.replica.proposals import ignore
 from broker.requests.budget import Budget
@@ -92,7 +93,7 @@ class HeartbeatsProcessor:
         self._events = events
         self._checked = Budget("the check of other subscriptions", _CHECKED_MAX)
         self._was_serving = False
-        self._next_opaque = 0
+        self._opaques = Opaques()
         self._changed: dict[str, None] = {}
         """Consumer groups whose members are to be told that there are others now."""
         self._to_be_told: deque[Connection] = deque()
@@ -314,11 +315,10 @@ class HeartbeatsProcessor:
         if config is not None and not config.notify_consumer_ids_changed_enable:
             return
         self._to_be_told.extend(self._registry.connections_to_notify(group))
-        self._next_opaque = (self._next_opaque + 1) & 0x7FFF_FFFF
         notice = request(
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
             NotifyConsumerIdsChangedHeader(group),
-            opaque=self._next_opaque,
+            opaque=self._opaques.next(),
             one_way=True,
         )
         self._notice = encode(notice)

@@ -27,24 +27,23 @@ from broker.remoting.addresses import share_of
 from broker.replica.linked_peers import LinkedPeers
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.crowd import Crowd
-from broker.requests.deadline import NEVER, Time
+from broker.requests.deadline import MS, NEVER, Time
 from broker.requests.line import TRANSITIONS, Line, LineState, Patience, Surroundings
 from broker.statistics.events import EventKind, Events
 
 log = structlog.get_logger("trivet.peers")
 
-_MS: Final = 1_000_000
 
-HANDSHAKE_NS: Final = 5_000 * _MS
+HANDSHAKE_NS: Final = 5_000 * MS
 """The other end must prove within this time that it is a peer, TLS included."""
 
 PATIENCE: Final = Patience(
-    connect_ns=2_000 * _MS,
+    connect_ns=2_000 * MS,
     answer_ns=HANDSHAKE_NS,
-    rest_ns_min=20 * _MS,
-    rest_ns_max=500 * _MS,
+    rest_ns_min=20 * MS,
+    rest_ns_max=500 * MS,
     refused_rest_ns=2_000
-    * _MS,  # with a peer that does not believe this node, or that this node does not believe
+    * MS,  # with a peer that does not believe this node, or that this node does not believe
 )
 
 _TOLD_AT_ONCE: Final = 10
@@ -64,12 +63,12 @@ silent strangers, however many, cannot keep peers out for the seconds that each 
 than two round trips take, from elsewhere.
 """
 
-UNACKNOWLEDGED_NS_MAX: Final = 5_000 * _MS
+UNACKNOWLEDGED_NS_MAX: Final = 5_000 * MS
 """A link is broken if the other end's system does not acknowledge its bytes for so long (TCP_USER_TIMEOUT). Whoever
 owns the sockets sees to it."""
 
 
-PROBED_NS: Final = 2_000 * _MS
+PROBED_NS: Final = 2_000 * MS
 """On a link that nothing comes on for so long, as between followers, the other end's system is asked for a sign
 (keepalive), and then each second: one whose machine has lost its power ends after `UNACKNOWLEDGED_NS_MAX`, too, and is
 dialled anew. Before that some may be lost: where both are set, Linux counts no probes, but looks at that time alone."""

@@ -24,7 +24,7 @@ from broker.remoting.frame import BrokenStreamError, FrameDecoder
 from broker.remoting.name_server_headers import BrokerIdentityHeader, RegisterBrokerHeader
 from broker.remoting.route import MASTER_ID, ClusterInfo
 from broker.requests.connection import Outgoing
-from broker.requests.deadline import Time
+from broker.requests.deadline import MS, Time
 from broker.requests.greeting import PROBE_CODE, PROBE_FIELDS, GreetingError, read_greeting
 from broker.requests.line import Line, LineState, Patience, Surroundings
 
@@ -32,23 +32,22 @@ log = structlog.get_logger("trivet.registrar")
 
 _PROBE: Final = 0
 """The opaque of the probe behind a greeting; those of all other requests are higher."""
-_MS: Final = 1_000_000
 
 PATIENCE: Final = Patience(
-    connect_ns=6_000 * _MS,
-    answer_ns=6_000 * _MS,
-    rest_ns_min=100 * _MS,
-    rest_ns_max=1_000 * _MS,
+    connect_ns=6_000 * MS,
+    answer_ns=6_000 * MS,
+    rest_ns_min=100 * MS,
+    rest_ns_max=1_000 * MS,
 )
 
 
 _Header = RegisterBrokerHeader | BrokerIdentityHeader
 """The header of a registration, or of the goodbye of a node that was removed from its group."""
 
-HEIR_ASKED_NS: Final = 20 * _MS
+HEIR_ASKED_NS: Final = 20 * MS
 """The time between two questions whether the group's new leader is registered."""
 
-HEIR_NS: Final = 2_000 * _MS
+HEIR_NS: Final = 2_000 * MS
 """A node that led stays the master for so long at most, whether another one is registered or not."""
 
 

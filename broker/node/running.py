@@ -21,9 +21,8 @@ from broker.peers.protocol import Frame
 from broker.replica.jobs import Job, Jobs
 from broker.requests.client_sessions import ClientSessions, SessionLimits
 from broker.requests.connection import Connection
+from broker.requests.deadline import SECOND
 from broker.requests.line import Line, Surroundings
-
-_SECOND = 1_000_000_000
 
 
 class NodeSurroundings(Surroundings, Protocol):
@@ -86,7 +85,7 @@ class RunningNode:
         )
         limits = SessionLimits(
             connections_max=settings.limits.max_connections if connections_max is None else connections_max,
-            idle_ns=settings.limits.idle_seconds * _SECOND,
+            idle_ns=settings.limits.idle_seconds * SECOND,
             work_at_once=node.replica.limits.work_at_once,
         )
         self.clients = ClientSessions(
@@ -184,7 +183,7 @@ class RunningNode:
                 self._surroundings,
                 self.node.time,
                 stopped,
-                linger_ns=settings.node.linger_s * _SECOND if lingers else 0,
+                linger_ns=settings.node.linger_s * SECOND if lingers else 0,
             )
 
     @property

@@ -31,6 +31,7 @@ leader's time that differs by as much from what a follower knew: ahead at once, 
 from dataclasses import InitVar, dataclass, field
 from typing import Final
 
+from broker.requests.deadline import MS
 from broker.statistics.events import EventKind, Events
 
 SLEW: Final = 100
@@ -51,7 +52,6 @@ LATE_NS: Final = 3_000_000_000
 """The longest that a leader's words may be behind because of their way alone: what a pause or a link without packets
 has kept back has come by then, and TCP has sent again what was lost."""
 
-_MS: Final = 1_000_000
 _NEVER_NS: Final = -1
 
 
@@ -89,10 +89,10 @@ class GroupClock:
     _wall_offset_ms: int = field(init=False)
 
     def __post_init__(self, first_wall_ms: int) -> None:
-        self._time_ns = first_wall_ms * _MS
+        self._time_ns = first_wall_ms * MS
         self._heard_ns = self._now_ns
         self._set_back_at_ns = self._now_ns
-        self._wall_offset_ms = first_wall_ms - self._now_ns // _MS
+        self._wall_offset_ms = first_wall_ms - self._now_ns // MS
 
     def read(self, now_ns: int, wall_ms: int) -> int:
         """Returns the time (ms since 1970). While nobody leads and nothing was heard that is this node's wall clock."""
@@ -100,23 +100,23 @@ class GroupClock:
         elapsed_ns = now_ns - self._now_ns
         self._now_ns = now_ns
         if not self.is_agreed:
-            self._time_ns = wall_ms * _MS
+            self._time_ns = wall_ms * MS
         elif not self.leads:
             self._time_ns += elapsed_ns
         else:
             time_ns = self._time_ns + elapsed_ns
-            behind_ns = wall_ms * _MS - time_ns
+            behind_ns = wall_ms * MS - time_ns
             most_ns = elapsed_ns // SLEW
             if behind_ns > most_ns:
                 behind_ns = most_ns
             elif behind_ns < -most_ns:
                 behind_ns = -most_ns
             self._time_ns = time_ns + behind_ns
-        wall_offset_ms = wall_ms - now_ns // _MS
+        wall_offset_ms = wall_ms - now_ns // MS
         jump_ms = wall_offset_ms - self._wall_offset_ms
         if jump_ms:
             self._wall_offset_ms = wall_offset_ms
-            if abs(jump_ms) > JUMP_MS + elapsed_ns // (SLEW * _MS):
+            if abs(jump_ms) > JUMP_MS + elapsed_ns // (SLEW * MS):
                 self._events.warn(
                     EventKind.CLOCK_JUMP,
                     "ahead" if jump_ms > 0 else "back",
@@ -124,20 +124,20 @@ class GroupClock:
                     by_ms=abs(jump_ms),
                     group_time_ahead_ms=self.ahead_ms(wall_ms),
                 )
-        return self._time_ns // _MS
+        return self._time_ns // MS
 
     @property
     def time_ms(self) -> int:
         """The time (ms) as of the last call: the group's if `is_agreed`, which may have changed since `read`."""
-        return self._time_ns // _MS
+        return self._time_ns // MS
 
     def wall_ms(self, now_ns: int) -> int:
         """Returns this node's own wall clock, which nothing but operators look at."""
-        return self._wall_offset_ms + now_ns // _MS
+        return self._wall_offset_ms + now_ns // MS
 
     def ahead_ms(self, wall_ms: int) -> int:
         """Returns how far the group's time is ahead of this node's wall clock."""
-        return self._time_ns // _MS - wall_ms
+        return self._time_ns // MS - wall_ms
 
     def heard(self, time_ms: int, now_ns: int) -> None:
         """The leader, which this node follows, has said that it is this time.
@@ -146,7 +146,7 @@ class GroupClock:
         """
         assert not self.leads, "a leader hears the time from nobody"
         self._advance(now_ns)
-        moves_ns = time_ms * _MS - self._time_ns
+        moves_ns = time_ms * MS - self._time_ns
         if not self._has_heard_leader:
             # The first word of a leader counts whatever it says: the group's time is the leader's.
             self._late_since_ns = _NEVER_NS
@@ -166,7 +166,7 @@ class GroupClock:
                 # All words have been behind for so long: the leader's own clock has stood still.
                 self._late_since_ns = _NEVER_NS
                 self._taken_back_ns = 0
-                if moves_ns < -JUMP_MS * _MS:
+                if moves_ns < -JUMP_MS * MS:
                     self._tell("the leader's time is back", moves_ns, now_ns)
             if self._set_back_ns:
                 self._look_at_set_back(moves_ns, now_ns)
@@ -178,7 +178,7 @@ class GroupClock:
     def _first_word_moves(self, moves_ns: int, now_ns: int) -> None:
         """A leader's first word, which counts however late it is, differs from the time that this node knew."""
         differs_ns = moves_ns - self._set_back_ns - self._taken_back_ns
-        most_ns = JUMP_MS * _MS + (now_ns - self._heard_ns) // SLEW
+        most_ns = JUMP_MS * MS + (now_ns - self._heard_ns) // SLEW
         self._taken_back_ns = 0
         if differs_ns < -most_ns:
             if not self._set_back_ns:
@@ -192,7 +192,7 @@ class GroupClock:
     def _look_at_set_back(self, moves_ns: int, now_ns: int) -> None:
         """A later word moves the time of a node that was set back: the one that did it was late, or it was not."""
         self._set_back_ns -= max(0, moves_ns)
-        if self._set_back_ns <= JUMP_MS * _MS:
+        if self._set_back_ns <= JUMP_MS * MS:
             self._set_back_ns = 0
         elif now_ns - self._set_back_at_ns >= LATE_NS:
             self._tell_of_set_back(now_ns)
@@ -211,17 +211,17 @@ class GroupClock:
         self._set_back_ns = 0
 
     def _tell(self, reason: str, moves_ns: int, now_ns: int) -> None:
-        self._events.warn(EventKind.CLOCK_JUMP, reason, now_ns, by_ms=abs(moves_ns) // _MS)
+        self._events.warn(EventKind.CLOCK_JUMP, reason, now_ns, by_ms=abs(moves_ns) // MS)
 
     def told(self, node: str, time_ms: int, now_ns: int, *, is_agreed: bool) -> None:
         """`node` has said what time it is: it has dialled this one, or answers when this one asks for its vote."""
         if not is_agreed:
-            self._told[node] = time_ms * _MS - now_ns
+            self._told[node] = time_ms * MS - now_ns
         elif not self.is_agreed or (
-            self._is_hearsay and time_ms * _MS > self._time_ns + now_ns - self._now_ns
+            self._is_hearsay and time_ms * MS > self._time_ns + now_ns - self._now_ns
         ):
             self._now_ns = self._heard_ns = now_ns
-            self._time_ns = time_ms * _MS
+            self._time_ns = time_ms * MS
             self.is_agreed = self._is_hearsay = True
 
     def lead(self, now_ns: int) -> int:
@@ -232,16 +232,16 @@ class GroupClock:
         if self._set_back_ns:
             self._tell_of_set_back(now_ns)  # the group's time is back by that
         if self.is_agreed:
-            return self._time_ns // _MS
+            return self._time_ns // MS
         clocks = sorted([self._time_ns, *(offset_ns + now_ns for offset_ns in self._told.values())])
-        spread_ms = (clocks[-1] - clocks[0]) // _MS
+        spread_ms = (clocks[-1] - clocks[0]) // MS
         self._time_ns = clocks[(len(clocks) - 1) // 2]
         self.is_agreed = self.was_made_here = True
         if spread_ms > JUMP_MS:
             self._events.warn(
                 EventKind.CLOCK_JUMP, "wall clocks of the group differ", now_ns, by_ms=spread_ms
             )
-        return self._time_ns // _MS
+        return self._time_ns // MS
 
     def follow(self, now_ns: int) -> None:
         """This node does not lead, or follows another leader or term from now on."""

@@ -8,6 +8,7 @@ no time for it, or it waited for its disk, hears of heartbeats late, and seems t
 from dataclasses import dataclass
 from typing import Final
 
+from broker.requests.deadline import MS
 from broker.statistics.events import EventKind, Events
 from raft.core import Raft
 from raft.reasons import Reason
@@ -19,8 +20,6 @@ heartbeats are late. No turn takes a tenth of it under any load."""
 SLOW_FLUSH_NS: Final = 500_000_000
 """Acknowledgements wait for a flush of the log. A disk that takes half a second is in trouble, or shared with somebody
 who is."""
-
-_MS: Final = 1_000_000
 
 
 @dataclass(slots=True, eq=False)
@@ -38,22 +37,22 @@ class Slowness:
             reason = Reason.SLOW_FLUSH  # told when it happened
         else:
             reason = Reason.LOOP_STALLED
-            self._events.warn(EventKind.STALLED_LOOP, "called late", now_ns, late_ms=late_ns // _MS)
+            self._events.warn(EventKind.STALLED_LOOP, "called late", now_ns, late_ms=late_ns // MS)
         self._noting_ns = 0
         self._raft.paused(reason, late_ns, now_ns)
 
     def turned(self, took_ns: int, now_ns: int) -> None:
         """A turn that began at `now_ns` took so long."""
         if took_ns > STALLED_NS:
-            self._events.warn(EventKind.STALLED_TURN, "turn", now_ns, took_ms=took_ns // _MS)
+            self._events.warn(EventKind.STALLED_TURN, "turn", now_ns, took_ms=took_ns // MS)
 
     def flushed(self, what: str, took_ns: int, now_ns: int) -> None:
         """A thread took so long to make something durable or ready; the node went on meanwhile."""
         if took_ns > SLOW_FLUSH_NS:
-            self._events.warn(EventKind.SLOW_FLUSH, what, now_ns, took_ms=took_ns // _MS)
+            self._events.warn(EventKind.SLOW_FLUSH, what, now_ns, took_ms=took_ns // MS)
 
     def noted(self, took_ns: int, now_ns: int) -> None:
         """The node waited so long for its term and vote to be durable."""
         if took_ns > STALLED_NS:
             self._noting_ns += took_ns
-            self._events.warn(EventKind.SLOW_FLUSH, "term and vote", now_ns, took_ms=took_ns // _MS)
+            self._events.warn(EventKind.SLOW_FLUSH, "term and vote", now_ns, took_ms=took_ns // MS)

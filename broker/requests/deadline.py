@@ -5,6 +5,10 @@ from typing import Final
 
 NEVER: Final = 1 << 62
 
+MS: Final = 1_000_000
+SECOND: Final = 1_000_000_000
+"""In nanoseconds, in which all monotonic times are."""
+
 
 class Deadline:
     """`act` is called in the first turn at or after `due_ns`, and sets `due_ns` anew; its owner may set it, too."""

@@ -18,7 +18,7 @@ from broker.node.machine import Machine
 from broker.node.ports import State
 from broker.replica.disk_space import DiskSpace
 from broker.replica.log_head import LogHead
-from broker.requests.deadline import Time
+from broker.requests.deadline import MS, Time
 from broker.retention.waited_for import first_waiting_position
 from broker.settings.live import LiveSettings
 from broker.settings.tables import RetentionSettings
@@ -27,8 +27,6 @@ from log.entries.expired_files import HeadLook, RetentionPolicy
 from log.errors import DamagedLogError, DiskFullError
 
 log = structlog.get_logger("trivet.retention")
-
-_MS = 1_000_000
 
 _ROOM: Final = "the disk has room again"
 _FILLS: Final = "the disk fills: what is expired is deleted at any hour"
@@ -70,7 +68,7 @@ class Retention:
         """The reason for which the last look deleted nothing, as it was logged; "" behind one that met none."""
         self._at_any_hour = False
         """Ordered so; it holds until a look finds a snapshot that covers what may go."""
-        interval_ns = settings.current.retention.interval_ms * _MS
+        interval_ns = settings.current.retention.interval_ms * MS
         self._deadline = time.add_deadline(self.look, time.now_ns + interval_ns)
         listeners.commands.append(self._applied)
 
@@ -94,7 +92,7 @@ class Retention:
         # Queues are still being told where they begin since the last deletion: the next one waits for them.
         if self._head.is_under_way():
             return
-        self._deadline.due_ns += settings.interval_ms * _MS
+        self._deadline.due_ns += settings.interval_ms * MS
         self._refuse_sends_if_full(settings.disk_full_percent / 100, policy)
         hour = self._machine.hour_of_day(self._time.group_ms)
         # None: a snapshot must come first. An order to delete at any hour holds until files could go.

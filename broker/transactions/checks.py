@@ -30,6 +30,7 @@ from broker.remoting.admin_headers import ResumeCheckHalfMessageHeader
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.headers import CheckTransactionStateHeader
+from broker.remoting.opaques import Opaques
 from broker.replica.proposals import CallbackWaiter, stored_again
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
@@ -112,7 +113,7 @@ class TransactionChecks:
         """By producer group, the number of questions so far; it says which client's turn it is."""
         self._resuming: dict[str, None] = {}
         """Message ids whose new half message is not committed yet."""
-        self._next_opaque = 0
+        self._opaques = Opaques()
         listeners.role_changes.append(self._role_changed)
         self._deadline = time.add_deadline(self._run)
 
@@ -301,7 +302,6 @@ class TransactionChecks:
             ),
         )
         unique_key = (get_property(half.properties, UNIQ_KEY) or b"").decode("utf-8", "replace")
-        self._next_opaque = (self._next_opaque + 1) & 0x7FFF_FFFF
         header = CheckTransactionStateHeader(
             half_queue_offset=half.queue_offset,
             commit_log_offset=half.physical_offset,
@@ -315,7 +315,7 @@ class TransactionChecks:
             RequestCode.CHECK_TRANSACTION_STATE,
             header,
             shown.encode(),
-            opaque=self._next_opaque,
+            opaque=self._opaques.next(),
             one_way=True,
         )
         return encode(question)

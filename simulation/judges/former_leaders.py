@@ -43,7 +43,7 @@ OUTLIVES: Final[Mapping[type, tuple[str, ...]]] = {
     # Numbers that only rise, and whose turn it is to be asked.
     HeldPulls: ("_sequence",),
     OffsetCommits: ("dropped",),
-    TransactionChecks: ("_next_opaque", "_asked"),
+    TransactionChecks: ("_asked",),
     # Times of the last leadership, which the next one sets anew or which have passed by then.
     DelayService: ("_idle_from_ns", "_blocked_until_ns"),
     TimerService: ("_idle_from_ns", "_blocked_until_ns"),

@@ -15,7 +15,6 @@ on the same cores as the servers.
 
 import itertools
 import os
-import resource
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -111,7 +110,7 @@ async def _batches(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
             for batch, in_flight in settings:
                 await _send_batches(producer, body, batch, in_flight, scale.warm_up)
                 # Behind the warm-up, which opens connections and files and has the code run hot.
-                used, own = cpu_s(pids), _own_cpu_s()
+                used, own = cpu_s(pids), time.process_time()
                 rate = await _send_batches(producer, body, batch, in_flight, scale.batched)
                 tried.append(
                     Setting(
@@ -120,7 +119,7 @@ async def _batches(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
                         body_bytes=body_bytes,
                         msgs_per_s=rate,
                         server_cpu_us_per_msg=(cpu_s(pids) - used) / scale.batched * 1e6,
-                        client_cpu_us_per_msg=(_own_cpu_s() - own) / scale.batched * 1e6,
+                        client_cpu_us_per_msg=(time.process_time() - own) / scale.batched * 1e6,
                     )
                 )
             best = max(tried, key=lambda setting: setting.msgs_per_s)
@@ -262,7 +261,7 @@ async def _send_all(producer: Producer, count: int, in_flight: int) -> list[floa
 
 async def _measured(cluster: LocalCluster, producer: Producer, count: int, in_flight: int) -> Measurement:
     pids = _broker_pids(cluster)
-    used, own = cpu_s(pids), _own_cpu_s()
+    used, own = cpu_s(pids), time.process_time()
     begin = time.perf_counter()
     latencies = await _send_all(producer, count, in_flight)
     seconds = time.perf_counter() - begin
@@ -272,7 +271,7 @@ async def _measured(cluster: LocalCluster, producer: Producer, count: int, in_fl
         p50_ms=quantile(latencies, 0.5),
         p99_ms=quantile(latencies, 0.99),
         server_cpu_us_per_msg=(cpu_s(pids) - used) / count * 1e6,
-        client_cpu_us_per_msg=(_own_cpu_s() - own) / count * 1e6,
+        client_cpu_us_per_msg=(time.process_time() - own) / count * 1e6,
     )
 
 
@@ -283,7 +282,7 @@ async def _send_many(producer: Producer, count: int) -> None:
 
 async def _measured_together(cluster: LocalCluster, producer: Producer, count: int) -> Measurement:
     pids = _broker_pids(cluster)
-    used, own = cpu_s(pids), _own_cpu_s()
+    used, own = cpu_s(pids), time.process_time()
     begin = time.perf_counter()
     await _send_many(producer, count)
     seconds = time.perf_counter() - begin
@@ -291,7 +290,7 @@ async def _measured_together(cluster: LocalCluster, producer: Producer, count: i
         messages=count,
         msgs_per_s=count / seconds,
         server_cpu_us_per_msg=(cpu_s(pids) - used) / count * 1e6,
-        client_cpu_us_per_msg=(_own_cpu_s() - own) / count * 1e6,
+        client_cpu_us_per_msg=(time.process_time() - own) / count * 1e6,
     )
 
 
@@ -316,11 +315,6 @@ async def _send_batches(producer: Producer, body: bytes, batch: int, in_flight: 
 
 def _broker_pids(cluster: LocalCluster) -> list[int]:
     return [node.child.pid for node in cluster.nodes.values() if node.child is not None]
-
-
-def _own_cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 def _memory(cluster: LocalCluster) -> tuple[tuple[float, ...], tuple[float, ...]]:

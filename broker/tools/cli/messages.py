@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 from cyclopts import Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
-from broker.tools.cli.options import DEFAULT_SERVERS, AsJsonLines, Servers, StopCount, StopTimeout
+from broker.tools.cli.options import (
+    DEFAULT_SERVERS,
+    AsJsonLines,
+    Servers,
+    StopCount,
+    StopTimeout,
+    check_stops,
+)
 from broker.tools.cli.output import tell_warnings
 
 if TYPE_CHECKING:
@@ -162,10 +169,7 @@ async def consume(
     from broker.client.consuming.consumer import Consumer
     from broker.tools.cli.signals import stop_signals
 
-    if count is not None and count < 1:
-        raise CommandError(f"--count {count}: at least 1", USAGE)
-    if not timeout_s > 0:
-        raise CommandError(f"--timeout {timeout_s:g}: seconds, more than 0", USAGE)
+    check_stops(count, timeout_s)
     tell_warnings()  # such as of a topic that does not exist yet: its reader waits, a person may have mistyped it
     consumed = 0
     with stop_signals() as stopped:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+
+from broker.tools.cli.errors import USAGE, CommandError
 
 if TYPE_CHECKING:
     import ssl
@@ -36,6 +39,14 @@ StopTimeout = Annotated[
     float,
     Parameter(name="--timeout", show_default=False, help="Stop after so many seconds without a message."),
 ]
+
+
+def check_stops(count: int | None, timeout_s: float = math.inf) -> None:
+    """Raises CommandError for a --count or --timeout that says nothing."""
+    if count is not None and count < 1:
+        raise CommandError(f"--count {count}: at least 1", USAGE)
+    if not timeout_s > 0:
+        raise CommandError(f"--timeout {timeout_s:g}: seconds, more than 0", USAGE)
 
 
 def _env(name: str, help: str) -> Parameter:

@@ -7,7 +7,14 @@ from cyclopts import Parameter
 
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.moments import moment_ms
-from broker.tools.cli.options import DEFAULT_SERVERS, AsJsonLines, Servers, StopCount, StopTimeout
+from broker.tools.cli.options import (
+    DEFAULT_SERVERS,
+    AsJsonLines,
+    Servers,
+    StopCount,
+    StopTimeout,
+    check_stops,
+)
 from broker.tools.cli.output import tell_missing, tell_warnings
 
 if TYPE_CHECKING:
@@ -45,10 +52,7 @@ async def tail(
     from broker.tools.cli.message_output import print_message, print_message_json
     from broker.tools.cli.signals import stop_signals
 
-    if count is not None and count < 1:
-        raise CommandError(f"--count {count}: at least 1", USAGE)
-    if not timeout_s > 0:
-        raise CommandError(f"--timeout {timeout_s:g}: seconds, more than 0", USAGE)
+    check_stops(count, timeout_s)
     if sql is not None and tags != "*":
         raise CommandError("give --tags or --sql, not both", USAGE)
     tell_warnings()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
-from broker.tools.cli.options import DEFAULT_SERVERS, AsJsonLines, Servers
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJsonLines, Servers, check_stops
 from broker.tools.cli.output import console, print_json
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ async def top(
 
     if not 0.1 <= interval_s <= 3600:
         raise CommandError(f"--interval {interval_s:g}: seconds, from 0.1 to 3600", USAGE)
-    if count is not None and count < 1:
-        raise CommandError(f"--count {count}: at least 1", USAGE)
+    check_stops(count)
     screen = None if json else console()
     live: Any = None
     if screen is not None and sys.stdout.isatty():

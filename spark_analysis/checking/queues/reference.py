@@ -73,10 +73,7 @@ def check_queues(
     became of it elsewhere. ``sparse``: offsets may hold records that no client sees, so that an offset that nobody
     knows needs no explanation.
     """
-    if sparse:
-        queues = {key: without_gaps(operations) for key, operations in queues.items()}
-    swept = {key: swept_of(operations, sparse=sparse) for key, operations in queues.items()}
-    tried = {key: attempts_of(operations) for key, operations in queues.items()}
+    queues, swept, tried = swept_and_tried(queues, sparse=sparse)
     acknowledged = {
         at.value for one in swept.values() for at in one.positions.values() if at.acks and at.values
     }
@@ -118,6 +115,16 @@ def judge_swept(
                 (unsure if is_unsure else found).append(finding)
         judged[key] = QueueFindings([*one.findings, *found], unsure, one.positions)
     return judged
+
+
+def swept_and_tried(
+    queues: Mapping[str, Sequence[Operation]], *, sparse: bool
+) -> tuple[Mapping[str, Sequence[Operation]], dict[str, Swept], dict[str, list[Attempt]]]:
+    """Returns the operations of each queue (`sparse`: without gaps), what they agree on, and the attempts to append."""
+    if sparse:
+        queues = {key: without_gaps(operations) for key, operations in queues.items()}
+    swept = {key: swept_of(operations, sparse=sparse) for key, operations in queues.items()}
+    return queues, swept, {key: attempts_of(operations) for key, operations in queues.items()}
 
 
 def without_gaps(operations: Iterable[Operation]) -> list[Operation]:

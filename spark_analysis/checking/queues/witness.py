@@ -16,10 +16,8 @@ from spark_analysis.checking.queues.attempts import Attempt, Placement
 from spark_analysis.checking.queues.knowledge import Operation, sweep
 from spark_analysis.checking.queues.reference import (
     Swept,
-    attempts_of,
     placed_attempts,
-    swept_of,
-    without_gaps,
+    swept_and_tried,
 )
 from spark_analysis.checking.queues.unknown_appends import place
 
@@ -54,10 +52,7 @@ def queue_steps(
 
     None if the search for the appends of unknown outcome that had effect takes too long.
     """
-    if sparse:
-        queues = {key: without_gaps(operations) for key, operations in queues.items()}
-    swept = {key: swept_of(operations, sparse=sparse) for key, operations in queues.items()}
-    tried = {key: attempts_of(operations) for key, operations in queues.items()}
+    queues, swept, tried = swept_and_tried(queues, sparse=sparse)
     attempts, _ = placed_attempts(tried, swept)
     homeless = {one.op for key, listed in tried.items() if key.endswith("/") for one in listed}
     in_several = {
