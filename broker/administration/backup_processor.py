@@ -115,6 +115,9 @@ class BackupProcessor:
     @property
     def needed_from_index(self) -> int | None:
         """The first entry that the backup under way may still read; None if there is none."""
+        assert (self._backup is None) == (self._lease.due_ns == NEVER), (
+            "a backup that never ends would keep the log from being deleted until the disk is full"
+        )
         return None if self._backup is None else self._backup.needed_from
 
     def begin(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:

@@ -113,6 +113,8 @@ class Live:
     def watched(self, difference: int) -> None:
         """Count a page that comes or goes."""
         self._watchers += difference
+        # Else the cluster would be looked at in vain each second, or too seldom for somebody who watches.
+        assert self._watchers >= 0, "a page goes once"
         self._wanted.set()
 
     async def moment(self, seen: Snapshot | None, number: int) -> Moment:

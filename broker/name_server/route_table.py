@@ -318,6 +318,10 @@ class RouteTable:
 
     def counts(self) -> tuple[int, int, int]:
         """Returns the numbers of addresses, of broker names and of topics."""
+        # A count that drifted would in time refuse every topic, or none (`max_routes`).
+        assert (self._route_count > 0) == bool(self._queues), (
+            f"{self._route_count} of {len(self._queues)} topics"
+        )
         return len(self._live), len(self._brokers), len(self._queues)
 
     def topics(self) -> list[str]:
@@ -392,6 +396,7 @@ class RouteTable:
             return
         name = live.broker_name
         data = self._brokers[name]
+        assert address in data.broker_addresses.values(), f"{address} keeps {name}, which has not got it"
         data.broker_addresses = {
             broker_id: other for broker_id, other in data.broker_addresses.items() if other != address
         }

@@ -368,6 +368,7 @@ class PeerDecoder:
                 frames.append(_frame(header, self._whole(body) if self._body else body))
         self._pieces = [data[begin:]] if begin < end else []
         self.held = end - begin
+        assert self.held < self.needed, f"{self.held} bytes are kept of a frame of {self.needed}"
         return frames
 
     def _keep(self, piece: memoryview) -> None:

@@ -101,6 +101,7 @@ class DiskSpace:
         """To be called before raft hears of a wish for an entry that it may leave unanswered."""
         if not self._raft.lacks_room and not self.is_there(now_ns):
             self._raft.lacks_room = True
+        assert self.lacks or not self._raft.lacks_room, "nobody would look whether there is room again"
 
     def look(self, now_ns: int) -> None:
         """Tries again what found no room, if it is time for that; to be called at the beginning of a turn while

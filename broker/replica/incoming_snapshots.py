@@ -114,6 +114,7 @@ class IncomingSnapshots:
             self._upkeep.write_incoming(read.incoming, partial(self._was_written, read))
 
     def _was_written(self, read: ReadSnapshot) -> None:
+        assert self.written is None, "the message of one snapshot is taken before the next one is written"
         self.written = read
         try:
             self.arrived(read.frame)

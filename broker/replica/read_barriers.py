@@ -91,6 +91,10 @@ class ReadBarriers:
 
     def confirmed(self, effect: ReadReady) -> None:
         """A majority has answered a round: its barriers are passed when that index is applied."""
+        # They pass in this order: one that waited for less behind one that waits for more would stand still.
+        assert not self.confirmed_at or effect.index >= self.confirmed_at[-1][0], (
+            f"a read is confirmed at {effect.index}, behind one at {self.confirmed_at[-1][0]}"
+        )
         for barrier in self._confirming.pop(effect.token):
             self.confirmed_at.append((effect.index, barrier))
 

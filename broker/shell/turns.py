@@ -43,6 +43,7 @@ class Turns:
                 # Woken by the turn itself, or by a task of the batch that ran it: others may be ready, too.
                 await trio.lowlevel.checkpoint()
             else:
+                assert self._sleeping is None, "the task that was asleep would never be woken"
                 self._sleeping = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._stop_sleeping)
             # Whoever was ready together with the one that woke this task has run before it. If one of them has failed

@@ -63,3 +63,5 @@ class UniqueKeys:
         end = (start + datetime.timedelta(days=32)).replace(day=1)
         self._month_start_ms = int(start.timestamp() * 1000)
         self._month_end_ms = int(end.timestamp() * 1000)
+        # Keys of another month would be those of messages that were sent in it.
+        assert self._month_start_ms <= now_ms < self._month_end_ms, f"{now_ms} is not in the month of {start}"

@@ -71,6 +71,10 @@ class WriteQueue:
         sent = self._stream.write_nowait(self._backlog)
         self.handed_bytes += sent
         self._backlog_bytes -= sent
+        # A call that may have reached the peer must not be made twice, and these say of which ones that is true.
+        assert self.handed_bytes + self._backlog_bytes == self.queued_bytes, (
+            f"{self.handed_bytes} + {self._backlog_bytes} bytes of {self.queued_bytes}"
+        )
         if not self._backlog_bytes:
             self._backlog = []
             return
