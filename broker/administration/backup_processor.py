@@ -101,7 +101,7 @@ class BackupProcessor:
         self._names = names
         self._backup: _Backup | None = None
         """While there is one, and only then, `_lease` is due: one that nobody reads must not hold the log for ever."""
-        self._lease = time.add_deadline(self._end)
+        self._lease = time.add_deadline(self._end, judges_silence=True)
         listeners.disconnects.append(self._disconnected)
 
     def routes(self) -> Iterable[Route]:

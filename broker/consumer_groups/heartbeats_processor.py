@@ -102,7 +102,7 @@ class HeartbeatsProcessor:
         """The encoded request that all in `_to_be_told` are sent; they are of one consumer group at a time."""
         self._again: dict[str, int] = {}
         """Consumer groups that are new -> when their members are told again (monotonic ns), earliest first."""
-        self._next_expiry = time.add_deadline(self._close_silent)
+        self._next_expiry = time.add_deadline(self._close_silent, judges_silence=True)
         self._notices = time.add_deadline(self._send_notices)
         self._next_again = time.add_deadline(self._notify_again)
         self._telling: Iterator[tuple[RegisteredClient[Connection], HeartbeatData]] = iter(())

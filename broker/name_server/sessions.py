@@ -65,7 +65,7 @@ class NameServerSessions:
         self._queued_bytes: dict[Connection, int] = {}
         """Counts the outboxes that are not empty; those of others, which `wake` has written, are left as they were."""
         self.clients = ClientSessions(self, limits, surroundings, time, outgoing, nonce, self.events)
-        self._sweep_deadline = time.add_deadline(self._sweep, self.clients.sweep_due_ns)
+        self._sweep_deadline = time.add_deadline(self._sweep, self.clients.sweep_due_ns, judges_silence=True)
 
     @property
     def sweep_due_ns(self) -> int:

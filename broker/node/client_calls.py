@@ -93,7 +93,7 @@ class ClientCalls:
 
     def __init__(self, node_number: int, time: Time) -> None:
         self._time = time
-        self._deadline = time.add_deadline(self._end_overdue)
+        self._deadline = time.add_deadline(self._end_overdue, judges_silence=True)
         self._opaque_base = (node_number & _NODE_NUMBER_MAX) << _NUMBER_BITS
         self._last_number = 0
         # All calls live equally long: the first one is the next to expire.

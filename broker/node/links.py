@@ -5,8 +5,9 @@ A link that breaks is the first sign of a peer's death, and the node is told at 
 
 Before the node hears of a link both ends have proved that they belong to the group (broker/peers/handshake.py). Until
 then whoever has connected is a stranger: of those there may be a few at a time, for a few seconds, and each can make
-the node keep no more than one short frame. A dialled link is a line (broker/requests/line.py), AWAITS meaning the
-challenge; an accepted one has the states AWAITS, UP and ENDED of the same table.
+the node keep no more than one short frame. A node that is late itself, as on a machine that has no time for it, gives
+them these seconds anew: their proofs may lie unread. A dialled link is a line (broker/requests/line.py), AWAITS meaning
+the challenge; an accepted one has the states AWAITS, UP and ENDED of the same table.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,7 @@ log = structlog.get_logger("trivet.peers")
 
 
 HANDSHAKE_NS: Final = 5_000 * MS
-"""The other end must prove within this time that it is a peer, TLS included."""
+"""The other end must say within this time that it is a peer, TLS included, and prove it within as much again."""
 
 PATIENCE: Final = Patience(
     connect_ns=2_000 * MS,
@@ -274,6 +275,7 @@ class AcceptedLink:
             challenge = accepting.received(frame)
             if challenge is not None:
                 self.connection.send(*encode_frame(challenge))
+                self.until_ns = self._links.time.now_ns + HANDSHAKE_NS
                 self._links.wake()
         self._become(LineState.UP)
         self._source = accepting.source
@@ -319,7 +321,7 @@ class PeerLinks:
         self.accepted: dict[str, AcceptedLink] = {}
         """The links that are up, by peer: the newest of each."""
         self.strangers: Crowd[AcceptedLink] = Crowd()
-        """The accepted links that are not up, oldest first: so the first one's `until_ns` is the earliest."""
+        """The accepted links that are not up, oldest first."""
         self._followed: dict[str, str] = {}
         """The `LinkedPeers.wanted` that was followed last: each of them has a link in `_dialled`, and nobody else."""
         self._outgoing = outgoing
@@ -395,6 +397,9 @@ class PeerLinks:
 
     def _send_strangers_away(self) -> None:
         now_ns = self.time.now_ns
+        if self.time.is_late(self._strangers_due.due_ns):
+            for link in self.strangers:
+                link.until_ns = now_ns + HANDSHAKE_NS
         for link in [link for link in self.strangers if link.until_ns <= now_ns]:
             link.close(f"it did not prove within {HANDSHAKE_NS / 1e9:g} s that it is a peer")
-        self._strangers_due.due_ns = next(iter(self.strangers)).until_ns if self.strangers else NEVER
+        self._strangers_due.due_ns = min([link.until_ns for link in self.strangers], default=NEVER)

@@ -110,7 +110,9 @@ class RunningNode:
         self.due_ns = node.time.now_ns
         """The time at which the next turn is due at the latest."""
         self._stop: OrderlyStop | None = None
-        self._sweep = node.time.add_deadline(self._sweep_clients, self.clients.sweep_due_ns)
+        self._sweep = node.time.add_deadline(
+            self._sweep_clients, self.clients.sweep_due_ns, judges_silence=True
+        )
 
     def start(self) -> None:
         """Begins to dial peers and name servers."""

@@ -7,9 +7,11 @@
     UP         as its user says          AWAITS when something is asked; RESTS as above
     ENDED      none                      nothing
 
-ENDED follows every state, when nobody wants the line any more. No bytes and no clock are touched here: whoever has
-them (the shell, the simulator, a test) is asked to `dial`, and reports `opened`, `received` and `lost`. Bytes to send
-go into the connection's outbox, and so does the wish to close it: see `broker.requests.connection`.
+ENDED follows every state, when nobody wants the line any more. A turn that is late for the limit of CONNECTS or AWAITS
+gives it anew: the connection may be there by now, or the answer, and this node has not read it yet. No bytes and no
+clock are touched here: whoever has them (the shell, the simulator, a test) is asked to `dial`, and reports `opened`,
+`received` and `lost`. Bytes to send go into the connection's outbox, and so does the wish to close it: see
+`broker.requests.connection`.
 """
 
 from collections.abc import Callable, Mapping
@@ -209,6 +211,9 @@ class Line:
         else:
             connects = self.state is LineState.CONNECTS
             limit_ns = self._patience.connect_ns if connects else self._patience.answer_ns
+            if self._time.is_late(self._deadline.due_ns):
+                self._deadline.due_ns = self._time.now_ns + limit_ns
+                return
             self.connection.abort()
             self.is_closed = True
             self._rest(f"{'no connection' if connects else 'it said nothing'} within {limit_ns / 1e9:g} s")

@@ -42,6 +42,12 @@ class Desk:
         self.now_ns = end_ns
         self.begin()
 
+    def stand_still(self, seconds: float) -> None:
+        """Lets time pass without a turn; then comes the one that was due meanwhile, before anything is read."""
+        self.now_ns += round(seconds * SECOND)
+        self.begin()
+        self.time.run_due()
+
     @property
     def connection(self) -> Connection:
         """Of the newest attempt."""

@@ -16,7 +16,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import NotifyConsumerIdsChangedHeader
 from broker.remoting.json_body import decode_body, encode_body
 from broker.statistics.events import EventKind
-from tests.broker.harness import Client, Group
+from tests.broker.harness import SECOND, Client, Group
 
 
 def members(client: Client, consumer_group: str = "g") -> list[str]:
@@ -137,6 +137,18 @@ def test_silent_client_is_disconnected(group: Group, client: Client) -> None:
     assert client.closed
     node = group.node(group.leader)
     assert node.events.counts[EventKind.CONNECTION_CLOSED, "silent client"] == 1
+
+
+def test_a_client_whose_heartbeats_lie_unread_is_not_silent(group: Group, client: Client) -> None:
+    """A node that had stood still for two minutes closed all its clients before it read what they had sent."""
+    client.heartbeat("g")
+    silent = group.connect(group.leader)
+    silent.heartbeat("g")
+    group.now_ns += 300 * SECOND
+    group.settle()
+    client.heartbeat("g")
+    group.advance(2)
+    assert (client.closed, silent.closed) == (False, True)
 
 
 def test_list_of_an_unknown_group_is_an_error(group: Group) -> None:

@@ -26,6 +26,7 @@ from broker.requests import strangers_unread
 from broker.requests.budget import Budget
 from broker.requests.client_sessions import SessionLimits
 from broker.requests.connection import Connection
+from broker.requests.deadline import READ_FIRST_NS
 from broker.settings.tables import NameServerSettings
 from broker.statistics.events import EventKind
 from tests.broker.lines import Desk, let_in
@@ -112,6 +113,20 @@ def test_idle_connections_are_closed() -> None:
     assert (silent.aborted, busy.aborted) == (True, False)
     assert rig.desk.turns_wanted > turns
     assert rig.sessions.events.counts == {(EventKind.CONNECTION_CLOSED, "idle"): 1}
+
+
+def test_who_is_silent_is_judged_when_what_came_meanwhile_is_read() -> None:
+    """A name server that stood still closed connections whose requests it had not read, and forgot their brokers."""
+    rig = Rig()
+    broker, silent = rig.connect("10.0.0.1:1"), rig.connect("10.0.0.2:1")
+    for connection in (broker, silent):
+        rig.sessions.clients.open[connection].received(registration(1))
+    rig.pass_time(3)
+    rig.desk.now_ns += 600 * 10**9
+    assert rig.sessions.turn() == rig.desk.now_ns + READ_FIRST_NS
+    rig.sessions.clients.open[broker].received(registration(1))
+    rig.pass_time(1)
+    assert (broker.aborted, silent.aborted) == (False, True)
 
 
 def test_whose_broker_is_silent_is_closed_and_told_once() -> None:

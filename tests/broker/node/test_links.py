@@ -179,6 +179,42 @@ def test_strangers_that_are_silent_are_sent_away_each_in_its_time(rig: Rig) -> N
     assert rig.happened == [("n1", ClientGone(1))]
 
 
+def test_a_late_node_reads_what_strangers_have_said_before_it_sends_them_away(rig: Rig) -> None:
+    """A node that had no processor for seconds closed peers whose proofs it had not read, and none ever got in."""
+    link, connection = rig.connect()
+    _, silent = rig.connect("elsewhere")
+    for _ in range(3):
+        rig.advance(6)
+    rig.prove(link, connection, "n1")
+    assert rig.links.accepted["n1"] is link
+    rig.advance(4.9)
+    assert not silent.aborted
+    rig.advance(0.1)
+    assert (silent.aborted, connection.aborted) == (True, False), (
+        "of whom this node has heard nothing in time"
+    )
+
+
+def test_a_peer_has_its_time_for_each_of_its_frames(rig: Rig) -> None:
+    """One that is late itself answers the challenge seconds later."""
+    link, connection = rig.connect()
+    rig.advance(4)
+    newest, oldest = THIS_RELEASE.newest_protocol, THIS_RELEASE.oldest_protocol
+    hello = Hello(newest, rig.node.group, "n1", "n0", "n1:1", bytes(NONCE_BYTES), oldest)
+    dialling = Dialling(hello, SECRET, THIS_RELEASE, FIRST_FORMAT)
+    link.received(b"".join(encode_frame(hello)))
+    rig.advance(1)
+    rig.advance(3)
+    assert not connection.aborted
+    link.received(b"".join(encode_frame(dialling.answered(sent(connection)))))
+    assert rig.links.accepted["n1"] is link
+    slow, _ = rig.connect()
+    slow.received(b"".join(encode_frame(hello)))
+    rig.advance(1)  # when the other's time would have been over
+    rig.advance(4)
+    assert slow.connection.aborted, "a hello is no proof"
+
+
 def test_a_peer_that_dials_again_has_lost_its_earlier_link(rig: Rig) -> None:
     earlier, connection = rig.accept("n1")
     later, _ = rig.accept("n1")

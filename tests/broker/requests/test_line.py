@@ -120,6 +120,27 @@ def test_an_attempt_that_takes_too_long_is_given_up() -> None:
     assert len(user.happened) == 1
 
 
+def test_a_late_turn_gives_up_no_attempt() -> None:
+    """A node that had no processor for seconds gave up connections that were there, and answers that lay unread."""
+    desk, user, line = make()
+    first = desk.connection
+    for _ in range(3):
+        desk.stand_still(3)
+    line.opened(first)
+    for _ in range(3):
+        desk.stand_still(7)
+    line.received(b"the answer")
+    assert user.happened == ["opened", b"the answer"]
+    desk.advance(5)
+    assert user.happened[2:] == [("awaits", "it said nothing within 5 s")]
+    desk.advance(2)
+    count = len(desk.dialled)
+    desk.advance(2)
+    assert user.happened[3:] == [("connects", "no connection within 2 s")]
+    desk.stand_still(60)
+    assert len(desk.dialled) == count + 1, "a rest is over, however late that is noticed"
+
+
 def test_bytes_behind_the_end_are_ignored() -> None:
     desk, user, line = make()
     line.opened(desk.connection)
