@@ -23,7 +23,7 @@ from broker.state.snapshot_reading import let_go
 from broker.state.writing import Written
 from log.dispatching.dispatch import Allowance, Arrival
 from log.entries.entry_reads import check_run, index_of
-from log.errors import DamagedEntryError, DamagedLogError, DiskFullError
+from log.errors import DamagedEntryError, DamagedLogError, DiskFullError, QueueOrderError
 
 COMMAND_BYTES_AT_ONCE: Final = 128 * 1024
 """Commands that are applied at once, as bytes in the log, or the one that is longer: some 7 ms of consumer offsets,
@@ -87,7 +87,8 @@ class AppliedState:
         them are `COMMAND_BYTES_AT_ONCE`, or their queues had `StoreOptions.dispatch_files` files mapped, or they have
         `dispatch_keys` keys.
 
-        Before entries that are damaged on the disk it ends, too.
+        Before entries that are damaged on the disk it ends, too. Of those that were taken to be in memory dispatch may
+        meet one: then all is checked from now on.
 
         `applied` is told of each command: its entry, and what it returned. Returns which queues have new messages.
         Raises `log.errors.DiskError`.
@@ -109,6 +110,11 @@ class AppliedState:
             except DiskFullError as error:
                 self._disk_space.for_dispatch(error, now_ns)
                 break
+            except (DamagedLogError, QueueOrderError):
+                # An entry is none, or one was passed over as none: the check says which, and notes it for the repair.
+                if not self._store.log.doubt():
+                    raise
+                continue
             arrivals += dispatch.arrivals
             for index, record in dispatch.internal:
                 command_bytes += len(record)

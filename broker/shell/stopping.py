@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from log.errors import DiskError
+from log.errors import DamagedFileError, DiskError
 
 
 class Stopping:
@@ -56,9 +56,12 @@ class Stopping:
 
 
 def _why_it_fails(error: BaseException) -> str:
-    """Returns the reason of a stop that was not in order: the disk, a second Ctrl-C that does not wait, or a bug."""
+    """Returns the reason of a stop that was not in order: the disk, what it has damaged, a second Ctrl-C that does not
+    wait, or a bug."""
     if isinstance(error, BaseExceptionGroup):
         return _why_it_fails(error.exceptions[0])
     if isinstance(error, KeyboardInterrupt):
         return signal.SIGINT.name
+    if isinstance(error, DamagedFileError):
+        return f"damage on the disk: {error}; started again, it has that from its group (docs/operations.md, damage)"
     return str(error) if isinstance(error, DiskError) else f"bug: {type(error).__name__}: {error}"

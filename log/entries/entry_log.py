@@ -207,6 +207,15 @@ class EntryLog:
         hot = self.end_position - self._hot_bytes
         return hot if hot > self._sound_position else self._sound_position
 
+    def doubt(self) -> bool:
+        """Takes nothing to be in memory any more: all is checked when it is read. Returns False if that was so before.
+
+        To be called where something that was believed is not as it was written.
+        """
+        believed = self._hot_bytes > 0 or self._sound_position > 0
+        self._hot_bytes = self._sound_position = 0
+        return believed
+
     def term_starts(self) -> list[tuple[int, int]]:
         """Returns (first index, term) of every run of entries with equal terms, ascending."""
         return list(self._term_starts)

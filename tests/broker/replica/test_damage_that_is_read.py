@@ -15,6 +15,7 @@ from log.formats.layout import HEADER_BYTES
 from tests.broker.fields import pull_fields
 from tests.broker.harness import Group, Pulled
 from tests.broker.replica.damage import (
+    FILE,
     MESSAGES,
     OPTIONS,
     Damage,
@@ -40,6 +41,31 @@ def test_a_reader_is_never_given_damaged_bytes_and_has_them_repaired(role: str) 
     assert first.next_offset == 5
     group.run_until(lambda: damage.replica.repairs.repaired == 1, "it is repaired")
     assert [body[:2] for body in client.pull("T", "g", 5, count=2).bodies] == [b"05", b"06"]
+
+
+@pytest.mark.parametrize("at", [0, 6], ids=["magic", "size"])
+def test_dispatch_has_damage_repaired_that_it_meets_in_what_counts_as_in_memory(at: int) -> None:
+    """The node ended, and told of a bug."""
+    group = group_of(scrubbed=False)
+    damage = Damage(group, group.follower)
+    replica, client = damage.replica, group.connect(group.leader)
+    for number in range(8):
+        client.send("T", b"new %d" % number + bytes(100))
+    index = replica.applied.index + 1
+    log = replica.store.log
+    assert index + 1 < replica.committed.index, "a follower rests between two dispatches"
+    assert log.position_of(index) >= log.checked_position
+    damage.entry(index, at)
+    with capture_logs() as lines:
+        group.run_until(lambda: replica.repairs.repaired >= 1, "it is repaired")
+    (told,) = [line for line in lines if line["event"] == "damage found"]
+    start = log.position_of(index) - log.position_of(index) % FILE
+    assert (told["source"], told["offset"]) == (
+        damage.path_of_data(start),
+        log.position_of(index) - start,
+    )
+    group.run_until(lambda: same_files(group, "consumequeue/T"), "its units are those of the others")
+    assert log.checked_position == log.end_position, "from then on all is checked"
 
 
 def test_a_reader_with_a_condition_is_given_what_comes_before_damage() -> None:

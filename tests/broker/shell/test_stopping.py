@@ -5,7 +5,9 @@ import structlog
 from structlog.testing import capture_logs
 
 from broker.shell.stopping import Stopping
-from log.errors import DiskError
+from log.errors import DamagedLogError, DiskError
+
+AGAIN = "started again, it has that from its group (docs/operations.md, damage)"
 
 
 @pytest.mark.parametrize(
@@ -16,6 +18,10 @@ from log.errors import DiskError
         (
             DiskError("commitlog", "write", "no such device"),
             str(DiskError("commitlog", "write", "no such device")),
+        ),
+        (
+            DamagedLogError("x", 7, "no entry"),
+            f"damage on the disk: {DamagedLogError('x', 7, 'no entry')}; {AGAIN}",
         ),
         (ValueError("seven"), "bug: ValueError: seven"),
     ],
