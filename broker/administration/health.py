@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from broker.remoting.node_status import loss_in_words
+
 if TYPE_CHECKING:  # a name server has checks, too, and no node
     from collections.abc import Callable
 
@@ -59,7 +61,10 @@ class Health:
         return [
             Check("member", "it is no member of its group" if self._node.is_outside else ""),
             Check("leader", leader),
-            Check("recovered", f"it lacks {raft.recovering}" if raft.recovering is not None else ""),
+            Check(
+                "recovered",
+                "" if raft.recovering is None else f"it may lack {loss_in_words(raft.recovering)}",
+            ),
             Check("disk", disk),
             Check("registered", unregistered),
             Check("running", "it stops" if self._running.is_stopping else ""),

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from broker.client.admin import AdminClient
 from broker.operations.examination import Examination, ExaminedNode, examine
 from broker.remoting.addresses import split_address
-from broker.remoting.node_status import NodeStatus
+from broker.remoting.node_status import NodeStatus, loss_in_words
 
 Severity = Literal["fault", "warning", "note"]
 
@@ -323,8 +323,8 @@ def _replicas(examination: Examination) -> _Findings:
             yield (
                 "warning",
                 node.address,
-                f"it is recovering (may lack: {status.recovering}): its vote counts only where all voters agree",
-                "keep the others running until it has caught up",
+                f"it is recovering: it may lack {loss_in_words(status.recovering)}",
+                "keep the others running until it has caught up: before, its vote counts only where all voters agree",
             )
         for sentence in status.recovered:
             yield "note", node.address, f"at its start: {sentence}", "look after its disk"

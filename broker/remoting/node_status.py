@@ -5,7 +5,7 @@ answers them all, on any node and in any role, so that lag and roles can be comp
 scripts read it too; unknown fields are ignored, so that fields can be added.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -43,6 +43,18 @@ class KnownLeader(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     term: int
     at_ms: int
+
+
+_LOSS_IN_WORDS: Final = {
+    "entries": "the last entries of its log that it acknowledged",
+    "vote": "the votes that it gave before its disk was replaced",
+    "all": "its votes and all entries of its log, as its disk was empty or came from a backup",
+}
+
+
+def loss_in_words(recovering: str) -> str:
+    """Says what a node may lack whose `NodeStatus.recovering` is this; a word of a newer release stands for itself."""
+    return _LOSS_IN_WORDS.get(recovering, recovering)
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):

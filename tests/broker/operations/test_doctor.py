@@ -14,6 +14,7 @@ from broker.operations.clients import ConnectedClient
 from broker.operations.doctor import CHECKS, Diagnosis, diagnose, judged
 from broker.operations.examination import Examination, ExaminedNameServer, examine
 from broker.remoting.node_status import ProcessFacts
+from raft.recovery_loss import Loss
 from tests.broker.client.cluster import NAME_SERVER, Broker
 from tests.broker.client.links import ClientRuntime
 
@@ -68,6 +69,28 @@ async def test_one_thing_wrong_at_one_node(
     ]
     assert (one.severity, one.check) == expected
     assert one.advice
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (Loss.ENTRIES.value, "the last entries of its log that it acknowledged"),
+        (Loss.VOTE.value, "the votes that it gave before its disk was replaced"),
+        (Loss.ALL.value, "its votes and all entries of its log, as its disk was empty or came from a backup"),
+        ("of a newer release", "of a newer release"),
+    ],
+)
+async def test_what_a_node_may_lack_is_said_in_words(healthy: Examination, loss: str, words: str) -> None:
+    """It said "may lack: vote"."""
+    first, *others = healthy.nodes
+    assert first.status is not None
+    changed = dataclasses.replace(first, status=msgspec.structs.replace(first.status, recovering=loss))
+    (told,) = [
+        finding.what
+        for finding in judged(dataclasses.replace(healthy, nodes=(changed, *others))).findings
+        if finding.severity != "note"
+    ]
+    assert told == f"it is recovering: it may lack {words}"
 
 
 async def test_clocks_apart_and_a_certificate_that_ends_soon(healthy: Examination) -> None:
