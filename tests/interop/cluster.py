@@ -113,15 +113,21 @@ def is_running(pid: int) -> bool:
     return status[status.rindex(")") + 2] not in "ZX"
 
 
+_given: set[int] = set()
+"""The ports that this process was given: the servers that are to have them may not listen yet."""
+
+
 def free_base_port(span: int, host: str = HOST) -> int:
-    """The first of ``span`` consecutive ports of the loopback address ``host`` that are all free now.
+    """The first of ``span`` consecutive ports of the loopback address ``host``, all free now and given to nobody else.
 
     Below those that systems give to whoever connects, so that they are free still when the servers come to listen.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for _ in range(200):
         base = random.randrange(15_000, 32_000)
-        if all(_is_free(family, host, port) for port in range(base, base + span)):
+        ports = range(base, base + span)
+        if _given.isdisjoint(ports) and all(_is_free(family, host, port) for port in ports):
+            _given.update(ports)
             return base
     raise RuntimeError(f"no {span} consecutive free ports found")
 
