@@ -38,7 +38,8 @@ from broker.shell.tls_contexts import name_server_context, peer_contexts, reload
 from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
 from broker.shell.worker import JobsBetweenReads
-from log.errors import DiskError
+from broker.statistics.events import EventKind
+from log.errors import DiskError, DiskFullError
 from log.files.mmap_disk import MmapDisk
 
 if TYPE_CHECKING:
@@ -251,7 +252,17 @@ class BrokerServer:
         self.node.turn_took(time.monotonic_ns() - now_ns, now_ns)
         if self._trace is not None:
             self._trace.flush_if_due(now_ns)
+            if self._trace.failure is not None:
+                self._stop_trace(self._trace, now_ns)
         return deadline_ns
+
+    def _stop_trace(self, trace: TraceFile, now_ns: int) -> None:
+        """Hands what is left of a trace to the system, and goes on without one; tells if it could not be written."""
+        self._trace = None
+        trace.close()
+        if trace.failure is not None:
+            reason = "disk full" if isinstance(trace.failure, DiskFullError) else "disk error"
+            self.node.events.warn(EventKind.TRACE_STOPPED, reason, now_ns, detail=str(trace.failure))
 
     # ------------------------------------------------------------------ peers
 
@@ -304,7 +315,7 @@ class BrokerServer:
                 self.node.replica.abandon()
         finally:
             if self._trace is not None:
-                self._trace.close()
+                self._stop_trace(self._trace, time.monotonic_ns())
 
 
 def _wall_ms() -> int:

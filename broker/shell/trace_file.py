@@ -7,7 +7,7 @@ from typing import Final
 
 from broker.shell.machine import machine_clock
 from broker.trace import TraceFormatError, TraceHeader, TraceWriter, read_trace
-from log.errors import disk_error
+from log.errors import DiskError, disk_error
 from log.files.private_files import make_directories, open_file
 
 _FLUSH_INTERVAL_NS: Final = 200_000_000
@@ -16,13 +16,18 @@ _FLUSH_INTERVAL_NS: Final = 200_000_000
 class TraceFile:
     """Appends to the file at `path`. A crash loses at most the events of the last fifth of a second.
 
+    A node needs no trace: one that cannot be written any more stops, and the node goes on. To whoever reads the file it
+    has then been killed.
+
     All processes of a node share a file, and its header, until the machine is started anew: times in a trace are those
     of one monotonic clock. A file of another clock, or one that cannot be read, is left alone; a new file is begun
     beside it, with a number before its suffix.
     """
 
     def __init__(self, path: Path, node: str, group: str) -> None:
-        """Raises OSError, `log.errors.DiskError`."""
+        """Raises OSError, `log.errors.DiskError`: a trace that cannot begin is an error of who has asked for it."""
+        self.failure: DiskError | None = None
+        """Why nothing is written any more."""
         make_directories(path.parent)
         header = TraceHeader(
             "replica",
@@ -41,29 +46,33 @@ class TraceFile:
             path = base.with_name(f"{base.stem}.{number}{base.suffix}")
         self._path = path
         self._file = open_file(path, "ab")
+        self._has_begun = False
         self.writer = TraceWriter(self._write, header)
+        self._has_begun = True
         self._flushed_ns = 0
 
     def _write(self, data: bytes) -> None:
+        if self.failure is not None:
+            return
         # Where the disk is nearly full the system takes less than it was given. The next call says why.
         rest = memoryview(data)
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
-            raise disk_error(str(self._path), "writing", error) from error
+            failure = disk_error(str(self._path), "writing", error)
+            if not self._has_begun:
+                raise failure from error
+            self.failure = failure
 
     def flush_if_due(self, now_ns: int) -> None:
-        """Hands what is buffered to the system if the last time was a fifth of a second ago.
-
-        Raises `log.errors.DiskError`.
-        """
+        """Hands what is buffered to the system if the last time was a fifth of a second ago."""
         if now_ns - self._flushed_ns > _FLUSH_INTERVAL_NS:
             self.writer.flush()
             self._flushed_ns = now_ns
 
     def close(self) -> None:
-        """Hands what is buffered to the system, and closes the file. Raises `log.errors.DiskError`."""
+        """Hands what is buffered to the system, and closes the file."""
         try:
             self.writer.flush()
         finally:

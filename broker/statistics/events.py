@@ -53,6 +53,8 @@ class EventKind(Enum):
     whose check is due; or the log takes none of them now."""
     DAMAGE_LEFT = "damage left"
     """Damaged entries of which no node that this one can ask has a whole copy."""
+    TRACE_STOPPED = "trace stopped"
+    """`observe.trace` could not be written, and the node goes on without it."""
     REQUEST_REFUSED = "request refused"
     """For want of an account, a permission or a secret."""
 

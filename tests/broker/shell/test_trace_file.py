@@ -5,13 +5,19 @@ import io
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import structlog.testing
+import trio
 
+from broker.settings.tables import Settings
 from broker.shell import trace_file
 from broker.shell.trace_file import TraceFile
+from broker.statistics.events import EventKind
 from broker.tools.cli.failures import describe
 from broker.trace import Damage, NodeStarted, TraceHeader, read_trace
 from log.errors import DiskFullError
+from tests.broker.shell.servers import running
 
 
 def _events(path: Path) -> tuple[list[object], list[Damage]]:
@@ -63,6 +69,58 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path, monkeypatch
     assert failure.text == (
         f"writing of '{path}' failed: No space left on device (free some space on its disk, and try again)"
     )
+
+
+class _FullLater(io.FileIO):
+    """Takes the header, and then a part of the next record."""
+
+    has_room = True
+
+    def write(self, data: Any) -> int:
+        if not self.has_room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.has_room = self.tell() == 0
+        return super().write(data if self.has_room else data[:2])
+
+
+def test_a_disk_that_is_full_later_ends_the_trace_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What had asked for the event met the error, and the node ended."""
+    monkeypatch.setattr(trace_file, "open_file", _FullLater)
+    path = tmp_path / "n0.trace"
+    trace = TraceFile(path, "n0", "g")
+    for life in range(600):  # more than the writer keeps
+        trace.writer.start(life, 0, -1, -1)
+    trace.flush_if_due(1 << 62)
+    trace.close()
+    assert isinstance(trace.failure, DiskFullError)
+    events, damage = _events(path)
+    assert (events, len(damage)) == ([], 1), "the cut record is reported: the file is not whole"
+
+
+async def test_a_broker_goes_on_without_its_trace_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_file, "open_file", _FullLater)
+
+    def traced(settings: Settings) -> Settings:
+        observe = msgspec.structs.replace(settings.observe, trace=str(tmp_path / "n0.trace"))
+        return msgspec.structs.replace(settings, observe=observe)
+
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path, change=traced) as servers:
+            broker = await servers.wait_leader()
+            events = broker.node.events
+            while True:
+                if events.count(EventKind.TRACE_STOPPED):
+                    break
+                await trio.sleep(0.01)
+            await servers.wait_registered()
+            assert events.counts[EventKind.TRACE_STOPPED, "disk full"] == 1
+    (told,) = [entry for entry in logs if entry["event"] == "trace stopped"]
+    assert str(tmp_path / "n0.trace") in told["detail"]
+    assert [entry["reason"] for entry in logs if entry["event"] == "stop"].count("asked to") == 2
 
 
 def test_what_the_system_takes_in_pieces_is_written_whole(
