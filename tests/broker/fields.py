@@ -5,7 +5,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+from broker.remoting.codes import PullSysFlag
+
+MAY_BE_HELD: Final = PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
+"""A pull that brings its subscription and waits for messages."""
 
 
 def send_fields(**changes: Any) -> dict[str, Any]:
@@ -32,7 +37,7 @@ def pull_fields(**changes: Any) -> dict[str, Any]:
         "queueId": 0,
         "queueOffset": 0,
         "maxMsgNums": 32,
-        "sysFlag": 4,
+        "sysFlag": PullSysFlag.SUBSCRIPTION,
         "commitOffset": 0,
         "suspendTimeoutMillis": 0,
         "subVersion": 0,

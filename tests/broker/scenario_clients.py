@@ -10,6 +10,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import PortionResponseHeader, SendMessageResponseHeader
 from broker.remoting.json_body import encode_body
 from log.formats.message_id import parse_offset_message_id
+from log.formats.record import SYS_FLAG_PREPARED
 from tests.broker.harness import Client, Group, peer_address
 from tests.broker.transcript import COMMIT, ROLLBACK, UNKNOWN, Asked, Request, request_line, response_line
 
@@ -115,7 +116,7 @@ class Clients:
         properties = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": f"key-of-{body}"}
         self._note(
             client,
-            lambda: client.start_send("T", body.encode(), 0, properties, sysFlag=4),
+            lambda: client.start_send("T", body.encode(), 0, properties, sysFlag=SYS_FLAG_PREPARED),
             RequestCode.SEND_MESSAGE,
             f"half {body}",
         )

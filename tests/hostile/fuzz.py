@@ -52,7 +52,7 @@ from broker.peers.protocol import (
     take_frame,
 )
 from broker.remoting.bodies import TopicConfig
-from broker.remoting.codes import RequestCode, ResponseCode, Version
+from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode, Version
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
 from broker.remoting.name_server_headers import RegisterBrokerHeader
@@ -231,7 +231,7 @@ class BrokerRound:
                 "consumerGroup": "HG",
                 "queueOffset": len(self._sent) - 1,
                 "maxMsgNums": 1,
-                "sysFlag": 5,
+                "sysFlag": PullSysFlag.SUBSCRIPTION | PullSysFlag.COMMIT_OFFSET,
                 "commitOffset": len(self._sent) - 1,
                 "suspendTimeoutMillis": 0,
                 "subVersion": 0,

@@ -9,6 +9,8 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+ENTRY_HEADER_BYTES = 48
+
 
 def number(raw: bytes, at: int, size: int, *, signed: bool = True) -> int:
     return int.from_bytes(raw[at : at + size], "big", signed=signed)
@@ -54,12 +56,12 @@ def read_entries(dledger: Path) -> list[PlainEntry]:
                 break
             assert magic == 1
             size, length = number(raw, at + 4, 4), number(raw, at + 44, 4)
-            assert size == 48 + length
+            assert size == ENTRY_HEADER_BYTES + length
             entry = PlainEntry(
                 number(raw, at + 8, 8),
                 number(raw, at + 16, 8),
                 number(raw, at + 24, 8),
-                raw[at + 48 : at + size],
+                raw[at + ENTRY_HEADER_BYTES : at + size],
             )
             assert entry.position == start + at
             assert number(raw, at + 32, 4) == 0

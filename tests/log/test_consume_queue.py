@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from log.errors import DiskFullError, QueueOrderError
 from log.files.mapping_pool import MappingPool
+from log.formats.layout import HEADER_BYTES
 from log.options import StoreOptions
 from log.queues.consume_queue import Boundary, ConsumeQueue
 from log.queues.consume_queues import ConsumeQueues, is_storable_topic
@@ -19,7 +20,7 @@ OPTIONS = StoreOptions(consume_queue_file_units=8, consume_queue_mappings=3)
 def make_queue(disk: MemoryDisk, count: int = 0, options: StoreOptions = OPTIONS) -> ConsumeQueue:
     queue = ConsumeQueues(disk, options).make("T", 2)
     for number in range(count):
-        assert queue.append(number, 100 * number + 48, 50, number * 7)
+        assert queue.append(number, 100 * number + HEADER_BYTES, 50, number * 7)
     return queue
 
 
@@ -46,7 +47,7 @@ def test_golden_units(disk: MemoryDisk) -> None:
 def test_units_come_back_across_files(disk: MemoryDisk) -> None:
     queue = make_queue(disk, 20)
     assert disk.list("consumequeue/T/2") == [f"{start:020d}" for start in (0, 160, 320)]
-    assert all_units(queue) == [(100 * number + 48, 50, number * 7) for number in range(20)]
+    assert all_units(queue) == [(100 * number + HEADER_BYTES, 50, number * 7) for number in range(20)]
     assert len(list(queue.units(5, 10))) == 3, "to the end of the file"
     assert list(queue.units(8, 2)) == [(848, 50, 56), (948, 50, 63)]
     assert list(queue.units(20, 1)) == list(queue.units(-1, 1)) == []
@@ -62,7 +63,7 @@ def test_a_replay_is_ignored_and_a_hole_is_an_error() -> None:
         queue.append(11, 1, 1, 1)
     assert (error.value.topic, error.value.queue_id, error.value.expected) == ("T", 2, 10)
     assert queue.append(10, 1048, 50, 70)
-    assert all_units(queue) == [(100 * number + 48, 50, number * 7) for number in range(11)]
+    assert all_units(queue) == [(100 * number + HEADER_BYTES, 50, number * 7) for number in range(11)]
 
 
 def test_a_queue_that_begins_late_is_filled_up(disk: MemoryDisk) -> None:
@@ -91,7 +92,7 @@ def test_the_beginning_follows_the_log(disk: MemoryDisk) -> None:
     queues = ConsumeQueues(disk, OPTIONS)
     queue = queues.make("T", 2)
     for number in range(30):
-        queue.append(number, 100 * number + 48, 50, 0)
+        queue.append(number, 100 * number + HEADER_BYTES, 50, 0)
 
     def delete_before(physical_begin: int) -> int:
         queue.min_offset = queue.first_staying(physical_begin, lambda offset: True)
@@ -115,12 +116,12 @@ times = st.lists(st.integers(0, 30), min_size=1, max_size=30).map(sorted)
 @given(times, st.integers(-2, 32), st.integers(0, 5))
 def test_offsets_by_time(stored: list[int], wanted: int, deleted: int) -> None:
     queue = make_queue(MemoryDisk(), len(stored))
-    queue.correct_min(100 * min(deleted, len(stored) - 1) + 48)
+    queue.correct_min(100 * min(deleted, len(stored) - 1) + HEADER_BYTES)
     begin = queue.min_offset
 
     def time_of(physical_offset: int, size: int) -> int:
         assert size == 50
-        return stored[(physical_offset - 48) // 100]
+        return stored[(physical_offset - HEADER_BYTES) // 100]
 
     kept = list(range(begin, len(stored)))
     after = [offset for offset in kept if stored[offset] >= wanted]
@@ -134,13 +135,13 @@ def test_offsets_by_time(stored: list[int], wanted: int, deleted: int) -> None:
 @pytest.mark.parametrize("end", range(21))
 def test_truncation_leaves_exactly_what_the_log_has(end: int, disk: MemoryDisk) -> None:
     queue = make_queue(disk, 20)
-    queue.truncate_to(100 * end + 48)
+    queue.truncate_to(100 * end + HEADER_BYTES)
     assert (queue.min_offset, queue.max_offset) == (0, end)
     again = ConsumeQueues(disk, OPTIONS).make("T", 2)
     again.recover(0, 1 << 40)
     assert again.max_offset == end, "what was cut does not come back"
-    assert queue.append(end, 100 * end + 48, 50, end * 7)
-    assert all_units(queue) == [(100 * number + 48, 50, number * 7) for number in range(end + 1)]
+    assert queue.append(end, 100 * end + HEADER_BYTES, 50, end * 7)
+    assert all_units(queue) == [(100 * number + HEADER_BYTES, 50, number * 7) for number in range(end + 1)]
 
 
 def test_a_full_disk_refuses_a_unit_and_changes_nothing(disk: MemoryDisk) -> None:
@@ -152,17 +153,19 @@ def test_a_full_disk_refuses_a_unit_and_changes_nothing(disk: MemoryDisk) -> Non
     assert queue.max_offset == 8
     disk.free_pages = 10
     assert queue.append(8, 848, 50, 56)
-    assert all_units(queue) == [(100 * number + 48, 50, number * 7) for number in range(9)]
+    assert all_units(queue) == [(100 * number + HEADER_BYTES, 50, number * 7) for number in range(9)]
 
 
 def test_mappings_stay_bounded_with_many_queues() -> None:
     queues = ConsumeQueues(MemoryDisk(), OPTIONS)
     for number in range(20):
         for queue_id in range(30):
-            queues.make("T", queue_id).append(number, 48 + number, 50, queue_id)
+            queues.make("T", queue_id).append(number, HEADER_BYTES + number, 50, queue_id)
             assert len(queues.pool) <= 3
     for queue_id in range(30):
-        assert all_units(queues.make("T", queue_id)) == [(48 + number, 50, queue_id) for number in range(20)]
+        assert all_units(queues.make("T", queue_id)) == [
+            (HEADER_BYTES + number, 50, queue_id) for number in range(20)
+        ]
     assert len(queues.pool) <= 3
 
 
@@ -171,7 +174,7 @@ def test_a_checkpoint_maps_no_files_again_of_queues_that_were_not_mapped_any_mor
     queues = ConsumeQueues(disk, OPTIONS)
     for number in range(20):  # more than fit into a file
         for queue_id in range(30):
-            queues.make("T", queue_id).append(number, 1000 * number + 30 * queue_id + 48, 50, 0)
+            queues.make("T", queue_id).append(number, 1000 * number + 30 * queue_id + HEADER_BYTES, 50, 0)
             opened = queues.pool.opened
     notes, files, _ = queues.notes()
     assert queues.pool.opened == opened
@@ -192,7 +195,7 @@ def test_units_held_by_a_reader_survive_eviction() -> None:
 def test_checksums_are_continued_and_found_wrong_after_any_flip(disk: MemoryDisk) -> None:
     queue = make_queue(disk)
     for number in range(13):
-        queue.append(number, 100 * number + 48, 50, number * 7)
+        queue.append(number, 100 * number + HEADER_BYTES, 50, number * 7)
         begin, checksum = queue.checksum()
         assert begin == number // 8 * 8
         assert queue.is_sound(begin, queue.max_offset, checksum)
@@ -227,6 +230,6 @@ def test_an_offset_that_is_taken_begins_a_new_life_of_the_queue() -> None:
     """The topic was deleted and made again in between, and the deletion itself does not come again."""
     queue = ConsumeQueue(MemoryDisk(), "consumequeue", "T", 2, OPTIONS, MappingPool(8))
     for number in range(10):
-        queue.append(number, 100 * number + 48, 50, 1)
+        queue.append(number, 100 * number + HEADER_BYTES, 50, 1)
     assert queue.append(0, 2048, 50, 1)
     assert (queue.min_offset, queue.max_offset) == (0, 1)

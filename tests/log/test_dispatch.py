@@ -8,7 +8,8 @@ from log.errors import (
     DiskFullError,
     QueueOrderError,
 )
-from log.formats.record import pack_host
+from log.formats.layout import HEADER_BYTES
+from log.formats.record import SYS_FLAG_PREPARED, pack_host
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
 from tests.log.messages import NOW, TINY, Writer, make_record, queue_ends
@@ -24,7 +25,10 @@ def test_which_records_get_units_and_keys(store: Store) -> None:
     store.dispatch(3, NOW)
     queue = store.queues.get("T", 0)
     assert queue is not None
-    assert [unit[0] - 48 for unit in units_of(queue)] == [store.log.position_of(0), store.log.position_of(2)]
+    assert [unit[0] - HEADER_BYTES for unit in units_of(queue)] == [
+        store.log.position_of(0),
+        store.log.position_of(2),
+    ]
     found = {
         name: len(store.index.query("T", name, 8, 0, 1 << 60))
         for name in ("plain", "prepared", "committed", "rolled")
@@ -52,7 +56,9 @@ def test_records_with_ipv6_hosts_long_topics_and_odd_properties(store: Store) ->
     for topic, host, properties, _ in cases:
         draft = make_record(0, topic=topic, host=host, properties=properties)
         position = store.log.next_position(len(draft))
-        record = make_record(position + 48, topic=topic, host=host, properties=properties, store_time=NOW + 5)
+        record = make_record(
+            position + HEADER_BYTES, topic=topic, host=host, properties=properties, store_time=NOW + 5
+        )
         store.log.append(1, record)
     store.dispatch(3, NOW)
     for topic, _, _, tag in cases:
@@ -70,7 +76,7 @@ def test_bodies_that_are_no_records_or_name_no_queue_are_passed_over(store: Stor
     store.log.append(1, bytes(300))
     for topic, queue_id in (("../../etc", 0), ("T", -1), ("T", 0)):
         position = store.log.next_position(len(make_record(0, topic=topic)))
-        store.log.append(1, make_record(position + 48, topic=topic, queue_id=queue_id))
+        store.log.append(1, make_record(position + HEADER_BYTES, topic=topic, queue_id=queue_id))
     store.log.append(1, b"end")
     dispatch = store.dispatch(6, NOW)
     assert dispatch.last_index == store.dispatched_index == 6
@@ -103,7 +109,7 @@ def test_dispatch_gives_the_same_in_any_steps(batch: int) -> None:
 def test_a_hole_in_a_queue_is_the_leaders_bug(store: Store) -> None:
     for offset in (0, 2):
         position = store.log.next_position(len(make_record(0)))
-        store.log.append(1, make_record(position + 48, queue_offset=offset))
+        store.log.append(1, make_record(position + HEADER_BYTES, queue_offset=offset))
     with pytest.raises(QueueOrderError):
         store.dispatch(1, NOW)
     assert store.dispatched_index == -1
@@ -129,7 +135,7 @@ def test_queue_ends_count_what_is_not_dispatched_yet(store: Store) -> None:
     for _ in range(3):
         writer.send("A", 0)
         writer.send("B", 1)
-    writer.send("A", 0, sys_flag=4)
+    writer.send("A", 0, sys_flag=SYS_FLAG_PREPARED)
     writer.send(INTERNAL)
     store.dispatch(3, NOW)
     assert queue_ends(store) == {("A", 0): 3, ("B", 1): 3}
@@ -166,7 +172,7 @@ def test_a_lost_queue_is_built_up_to_an_old_entry_without_an_end(at: int) -> Non
 
 def test_a_lost_queue_is_built_beyond_a_damaged_body() -> None:
     """The entry is put back in its place once it is met; no other is given up for it."""
-    disk, _, _ = _without_a_queue_and_with_a_flipped_byte(48 + 90)
+    disk, _, _ = _without_a_queue_and_with_a_flipped_byte(HEADER_BYTES + 90)
     store, report = open_store(disk)
     assert report.log.kind is not RecoveryKind.DAMAGED
     whole = MemoryDisk()

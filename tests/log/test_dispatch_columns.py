@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from log.dispatching import dispatch, dispatch_columns
 from log.dispatching.dispatch import Arrival
 from log.dispatching.dispatch_columns import hashes_of
+from log.formats.layout import HEADER_BYTES
 from log.store import Store
 from tests.log.bursts import OPTIONS, dispatched
 from tests.log.memory_disk import MemoryDisk
@@ -55,7 +56,7 @@ def test_a_batch_is_one_run() -> None:
     assert (kind.messages, kind.topic, kind.tag) == (256, b"T", b"TagA")
     outcome = store.dispatch(255, NOW)
     assert outcome.arrivals == [Arrival("T", 0, 0, 256)]
-    assert store.find_by_key("T", f"{77:032X}", 9) == [store.log.position_of(77) + 48]
+    assert store.find_by_key("T", f"{77:032X}", 9) == [store.log.position_of(77) + HEADER_BYTES]
 
 
 def test_entries_are_looked_at_once_however_many_records_it_stops_at() -> None:

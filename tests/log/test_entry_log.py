@@ -25,11 +25,14 @@ from log.errors import (
     FlushError,
     OutOfRangeError,
 )
+from log.formats.layout import HEADER_BYTES, MARKER_BYTES
 from log.options import StoreOptions
 from tests.examples import examples
 from tests.log.memory_disk import MemoryDisk
 
 FILE = 512
+_LARGEST = FILE - MARKER_BYTES - HEADER_BYTES
+_LARGEST_BEHIND_148 = _LARGEST - 148
 OPTIONS = StoreOptions(
     data_file_bytes=FILE,
     index_file_units=5,
@@ -67,7 +70,7 @@ def test_golden_entry_and_unit(disk: MemoryDisk) -> None:
     assert units[:64] == struct.pack(">iqiqq", 1, 0, 53, 0, 7) + struct.pack(">iqiqq", 1, 53, 55, 1, 8)
 
 
-@pytest.mark.parametrize(("second", "rolls"), [(FILE - 8 - 148 - 48, False), (FILE - 8 - 148 - 48 + 1, True)])
+@pytest.mark.parametrize(("second", "rolls"), [(_LARGEST_BEHIND_148, False), (_LARGEST_BEHIND_148 + 1, True)])
 def test_an_entry_rolls_if_it_leaves_less_than_a_marker(second: int, rolls: bool, disk: MemoryDisk) -> None:
     log = open_log(disk)
     log.append(1, bytes(100))
@@ -78,34 +81,43 @@ def test_an_entry_rolls_if_it_leaves_less_than_a_marker(second: int, rolls: bool
     data = disk.read("d/data/" + "0" * 20)
     if rolls:
         assert data[148:156] == struct.pack(">ii", -1, FILE - 148)
-        assert log.end_position == FILE + second + 48
+        assert log.end_position == FILE + second + HEADER_BYTES
     else:
-        assert log.end_position == FILE - 8
+        assert log.end_position == FILE - MARKER_BYTES
 
 
 def test_too_large_entries_are_refused_and_change_nothing() -> None:
     log = open_log(MemoryDisk())
     log.append(1, b"x")
     with pytest.raises(EntryTooLargeError):
-        log.append(1, bytes(FILE - 8 - 48 + 1))
+        log.append(1, bytes(_LARGEST + 1))
     with pytest.raises(EntryTooLargeError):
-        log.next_position(FILE - 8 - 48 + 1)
-    assert log.append(1, bytes(FILE - 8 - 48)) == 1
+        log.next_position(_LARGEST + 1)
+    assert log.append(1, bytes(_LARGEST)) == 1
 
 
 def test_records_are_found_by_offset() -> None:
     log = filled(MemoryDisk(), [b"a" * size for size in range(1, 60)])
     for index in range(59):
-        offset = log.position_of(index) + 48
+        offset = log.position_of(index) + HEADER_BYTES
         assert bytes(record_at(log, offset)) == b"a" * (index + 1)
         assert bytes(record_at(log, offset, index + 1)) == b"a" * (index + 1)
         assert index_at(log, log.position_of(index)) == index
         assert index_at(log, log.position_of(index) + 1) == index
-    for bad in (-1, 0, 47, 49, 50, log.end_position, log.end_position + 48, 1 << 40):
+    for bad in (
+        -1,
+        0,
+        HEADER_BYTES - 1,
+        HEADER_BYTES + 1,
+        HEADER_BYTES + 2,
+        log.end_position,
+        log.end_position + HEADER_BYTES,
+        1 << 40,
+    ):
         with pytest.raises(OutOfRangeError):
             record_at(log, bad)
     with pytest.raises(OutOfRangeError):
-        record_at(log, log.position_of(58) + 48, 60)
+        record_at(log, log.position_of(58) + HEADER_BYTES, 60)
 
 
 def test_a_log_of_term_0_is_refused_by_name(disk: MemoryDisk) -> None:
@@ -170,7 +182,7 @@ def test_a_full_disk_refuses_appends_and_recovers_when_space_is_freed(disk: Memo
     else:
         pytest.fail("the disk was never full")
     assert log.last_index == count - 1
-    assert bytes(record_at(log, log.position_of(count - 1) + 48)) == bytes(100)
+    assert bytes(record_at(log, log.position_of(count - 1) + HEADER_BYTES)) == bytes(100)
     after = disk.kill()
     assert open_log(after).last_index == count - 1
     with pytest.raises(DiskFullError):
@@ -329,7 +341,7 @@ class LogModel(RuleBasedStateMachine):
         make_room_for_all(self.log, np.array(sizes, np.int64))
         end = self.log.end_position
         for size in sizes:
-            end = self.log.next_position(size, end) + size + 48
+            end = self.log.next_position(size, end) + size + HEADER_BYTES
         self.room_end = max(self.room_end, end)
 
     @rule(keep=st.floats(0, 1))
@@ -462,7 +474,7 @@ class LogModel(RuleBasedStateMachine):
         assert log.durable_index == self.durable
         runs: list[tuple[int, int]] = []
         for index, (term, body) in enumerate(self.entries, self.first):
-            assert bytes(record_at(log, log.position_of(index) + 48)) == body
+            assert bytes(record_at(log, log.position_of(index) + HEADER_BYTES)) == body
             if not runs or runs[-1][1] != term:
                 runs.append((index, term))
         assert log.term_starts() == runs

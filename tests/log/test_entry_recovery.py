@@ -9,6 +9,7 @@ from log.entries.entry_log import EntryLog
 from log.entries.entry_reads import record_at
 from log.entries.entry_recovery import LogRecovery, RecoveryKind
 from log.errors import DamagedRangeError, DamagedStateError
+from log.formats.layout import HEADER_BYTES
 from log.options import StoreOptions
 from tests.log.memory_disk import PAGE, MemoryDisk
 
@@ -39,7 +40,7 @@ def recover(
 
 def contents(log: EntryLog) -> list[bytes]:
     return [
-        bytes(record_at(log, log.position_of(index) + 48))
+        bytes(record_at(log, log.position_of(index) + HEADER_BYTES))
         for index in range(log.first_index, log.last_index + 1)
     ]
 
@@ -68,7 +69,7 @@ def test_a_sound_log_comes_back_whole() -> None:
 def test_every_flipped_byte_in_the_last_entries_is_found(from_end: int) -> None:
     index = len(BODIES) - from_end
     path, begin = place_of(index)
-    for at in range(begin, begin + 48 + len(BODIES[index])):
+    for at in range(begin, begin + HEADER_BYTES + len(BODIES[index])):
         disk = written()
         flip(disk, path, at, bit=at % 8)
         log, report = recover(disk)
@@ -84,7 +85,7 @@ def test_every_flipped_byte_in_the_last_entries_is_found(from_end: int) -> None:
 
 def test_a_torn_tail_is_cut_and_stays_cut() -> None:
     path, begin = place_of(len(BODIES) - 1)
-    for kept in range(1, 48 + len(BODIES[-1])):
+    for kept in range(1, HEADER_BYTES + len(BODIES[-1])):
         disk = written()
         file = disk.files[path].seen
         file[begin + kept :] = bytes(len(file) - begin - kept)
@@ -139,7 +140,7 @@ def test_a_group_repairs_what_was_cut() -> None:
     leader, _ = recover(written())
     path, begin = place_of(9)
     disk = written()
-    flip(disk, path, begin + 48)
+    flip(disk, path, begin + HEADER_BYTES)
     log, _ = recover(disk)
     cuts.cut_damage(log)
     while log.last_index < leader.last_index:
@@ -267,7 +268,7 @@ def test_power_failures_lose_nothing_that_was_flushed(seed: int) -> None:
     for index in range(log.last_index + 1):
         expected_term, expected = model[index]
         assert log.term_of(index) == expected_term
-        assert bytes(record_at(log, log.position_of(index) + 48)) == expected
+        assert bytes(record_at(log, log.position_of(index) + HEADER_BYTES)) == expected
     cuts.cut_damage(log)
     log.append(term, b"goes on")
     again, report = EntryLog.open(after.kill(), "d", options)
@@ -300,7 +301,7 @@ def test_the_unit_of_an_entry_that_was_lost_does_not_speak_against_the_next_one(
         log.append(1, body)
     path, begin = "d/data/00000000000000000000", log.position_of(1)
     if damaged:
-        flip(disk, path, begin + 48)
+        flip(disk, path, begin + HEADER_BYTES)
     else:
         disk.files[path].seen[begin:] = bytes(FILE - begin)
     disk = disk.kill()

@@ -13,7 +13,7 @@ from log import store as store_module
 from log.entries.entry_reads import file_beginnings
 from log.entries.expired_files import DataFile, HeadLook, RetentionPolicy, files_to_delete
 from log.errors import DamagedLogError
-from log.formats.layout import UNIT_BYTES
+from log.formats.layout import HEADER_BYTES, UNIT_BYTES
 from log.queues.consume_queue import ConsumeQueue
 from log.store import Store
 from tests.examples import examples
@@ -310,7 +310,7 @@ def life_of_a_store(rng: random.Random) -> tuple[int, int]:
                     positions = ends.setdefault(key, [])
                     writer.ends[key] = len(positions)
                     writer.send(*key, body=bytes(rng.randrange(60)))
-                    positions.append(store.log.position_of(store.log.last_index) + 48)
+                    positions.append(store.log.position_of(store.log.last_index) + HEADER_BYTES)
             case 2 | 3:
                 if store.log.last_index > applied:
                     applied = rng.randrange(applied, store.log.last_index) + 1
@@ -356,7 +356,9 @@ def life_of_a_store(rng: random.Random) -> tuple[int, int]:
         for key, positions in ends.items():
             queue = store.queues.get(*key)
             known = (
-                [at for at in positions if at <= store.log.position_of(applied) + 48] if applied >= 0 else []
+                [at for at in positions if at <= store.log.position_of(applied) + HEADER_BYTES]
+                if applied >= 0
+                else []
             )
             if queue is not None and known and store.dispatched_index == applied:
                 gone = sum(at < max(head, store.log.first_position) for at in known)

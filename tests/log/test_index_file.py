@@ -9,6 +9,7 @@ import pytest
 from log.errors import DiskFullError
 from log.files.disk import Disk
 from log.files.mmap_disk import MmapDisk
+from log.formats.layout import HEADER_BYTES
 from log.index.index_file import StepBudget, key_hash
 from log.index.index_files import IndexFiles
 from log.options import StoreOptions
@@ -28,7 +29,7 @@ def fill(index: IndexFiles, batches: list[int], *, first: int = 0) -> list[tuple
         batch = []
         for _ in range(size):
             key = f"k{offset % 5}"
-            batch.append((key, 48 + 100 * offset, NOW + 700 * offset))
+            batch.append((key, HEADER_BYTES + 100 * offset, NOW + 700 * offset))
             offset += 1
         index.put(
             [f"T#{key}".encode() for key, _, _ in batch],
@@ -98,7 +99,7 @@ def test_queries_are_bounded_in_time_and_number() -> None:
         wanted = [place for key, place, time in everything if key == "k1" and begin <= time <= end]
         assert set(wanted) <= set(found)
         for place in set(found) - set(wanted):  # whole seconds: up to one second early
-            assert begin - 1000 < NOW + 7 * (place - 48) < end + 1000
+            assert begin - 1000 < NOW + 7 * (place - HEADER_BYTES) < end + 1000
 
 
 def test_a_query_looks_at_no_more_entries_than_it_may() -> None:
@@ -106,13 +107,13 @@ def test_a_query_looks_at_no_more_entries_than_it_may() -> None:
     index = IndexFiles(MemoryDisk(), StoreOptions(index_slots=7, index_entries=801))
     count = 1000
     for number in range(count):
-        index.put([b"T#k"], [48 + 100 * number], [NOW + 1000 * number], NOW)
+        index.put([b"T#k"], [HEADER_BYTES + 100 * number], [NOW + 1000 * number], NOW)
 
     def oldest(steps: int, *, end: int = NOW + 9_000, limit: int = 64) -> tuple[list[int], StepBudget]:
         budget = StepBudget(steps)
         return index.query("T", "k", limit, NOW, end, budget=budget), budget
 
-    wanted = [48 + 100 * number for number in reversed(range(10))]
+    wanted = [HEADER_BYTES + 100 * number for number in reversed(range(10))]
     assert oldest(801) == (wanted, StepBudget(1)), "the newer file lies outside of the time and costs nothing"
     assert oldest(800) == (wanted, StepBudget(0))
     assert oldest(799) == (wanted[:-1], StepBudget(0, exhausted=True))
@@ -133,10 +134,10 @@ def test_old_files_go_with_the_log() -> None:
     index = IndexFiles(MemoryDisk(), OPTIONS)
     everything = fill(index, [60])
     files = len(index)
-    assert index.delete_before(48 + 100 * 30) == 2
+    assert index.delete_before(HEADER_BYTES + 100 * 30) == 2
     assert len(index) == files - 2
     assert index.query("T", "k0", 64, 0, 1 << 60) == [
-        place for place in expected(everything, "k0") if place >= 48 + 100 * 30
+        place for place in expected(everything, "k0") if place >= HEADER_BYTES + 100 * 30
     ]
     index.delete_before(1 << 60)
     assert len(index) == 1
@@ -144,11 +145,11 @@ def test_old_files_go_with_the_log() -> None:
 
 def test_clocks_that_go_back_do_not_disorder_files(disk: MemoryDisk, index: IndexFiles) -> None:
     for number in range(60):
-        index.put([b"T#k"], [48 + number], [NOW], NOW - 1000 * number)
+        index.put([b"T#k"], [HEADER_BYTES + number], [NOW], NOW - 1000 * number)
         index.write()
     names = disk.list("index")
     assert len(names) == len(index) == 4
-    assert index.query("T", "k", 64, 0, 1 << 60) == [48 + number for number in reversed(range(60))]
+    assert index.query("T", "k", 64, 0, 1 << 60) == [HEADER_BYTES + number for number in reversed(range(60))]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
@@ -193,7 +194,7 @@ def test_damaged_files_are_dropped_and_what_to_index_again_is_told(
     _damage(disk, notes[number].name, kind)
     again = IndexFiles(disk, OPTIONS)
     rebuild_from = again.recover(notes, clean_stop=False)
-    assert rebuild_from == (48 + 100 * 15 * number if number else 0)
+    assert rebuild_from == (HEADER_BYTES + 100 * 15 * number if number else 0)
     assert len(again) == number == len(disk.list("index"))
     fill(again, [50])
     assert again.query("T", "k2", 64, 0, 1 << 60) == expected(everything, "k2")
@@ -243,7 +244,7 @@ def test_a_file_that_cannot_be_made_can_be_tried_again(
     with pytest.raises(DiskFullError):
         index.write()
     disk.has_no_names_left = False
-    everything += [(f"k{n % 5}", 48 + 100 * n, NOW + 700 * n) for n in range(before, before + 10)]
+    everything += [(f"k{n % 5}", HEADER_BYTES + 100 * n, NOW + 700 * n) for n in range(before, before + 10)]
     for key in ("k0", "k1"):
         assert index.query("T", key, 64, 0, 1 << 60) == expected(everything, key)
 
@@ -254,7 +255,9 @@ def test_keys_that_find_no_room_are_found_where_they_wait(disk: MemoryDisk, inde
     disk.free_pages = 0
     with pytest.raises(DiskFullError):
         everything += fill(index, [10], first=10)
-    everything += [(f"k{number % 5}", 48 + 100 * number, NOW + 700 * number) for number in range(10, 20)]
+    everything += [
+        (f"k{number % 5}", HEADER_BYTES + 100 * number, NOW + 700 * number) for number in range(10, 20)
+    ]
     for key in ("k0", "k1"):
         places = expected(everything, key)
         assert index.query("T", key, 64, 0, 1 << 60) == places

@@ -27,7 +27,7 @@ def keys_of_entries(draw: Any) -> list[list[bytes]]:
 
 def columns(entries: list[list[bytes]], first: int, last: int) -> tuple[list[bytes], list[int], list[int]]:
     rows = [
-        (key, 48 + 100 * number, NOW + 700 * number)
+        (key, HEADER_BYTES + 100 * number, NOW + 700 * number)
         for number in range(first, last)
         for key in entries[number]
     ]

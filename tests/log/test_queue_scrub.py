@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from log.dispatching.queue_scrub import QueueScrub, Range
 from log.entries import cuts
 from log.entries.entry_reads import file_beginnings
+from log.formats.layout import HEADER_BYTES
 from log.index.index_scrub import IndexScrubber
 from log.queues.consume_queue import UNIT_BYTES, ConsumeQueue
 from log.queues.consume_queues import ConsumeQueues
@@ -131,7 +132,7 @@ def queue_of(disk: MemoryDisk, count: int) -> tuple[ConsumeQueues, ConsumeQueue]
     queues = ConsumeQueues(disk, TINY)
     queue = queues.make("T", 0)
     for offset in range(count):
-        queue.append(offset, 48 + 100 * offset, 90, 0)
+        queue.append(offset, HEADER_BYTES + 100 * offset, 90, 0)
     return queues, queue
 
 
@@ -160,7 +161,7 @@ def test_damaged_units_have_retention_pass_no_message_and_keep_none_that_goes(
         queue.correct(offset, (place, 90, 0))
 
     def is_right(offset: int) -> bool:
-        return queue.unit(offset) == (48 + 100 * offset, 90, 0)
+        return queue.unit(offset) == (HEADER_BYTES + 100 * offset, 90, 0)
 
     told = [offset for offset in range(gone) if is_right(offset)]
     queue.min_offset = queue.first_staying(100 * gone, is_right)

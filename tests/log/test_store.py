@@ -18,6 +18,7 @@ from log.errors import (
 from log.files.disk import MappedFile
 from log.files.mapping_pool import MappingPool
 from log.files.mmap_disk import MmapDisk
+from log.formats.layout import HEADER_BYTES
 from log.notes.hard_state import StoredHardState
 from log.notes.snapshot import Snapshot
 from log.queues.consume_queue import ConsumeQueue
@@ -39,7 +40,7 @@ def test_an_independent_reader_agrees_with_the_store(tmp_path: Path) -> None:
     internal = []
     for entry in entries:
         record = read_record(entry.body)
-        assert record.physical_offset == entry.position + 48
+        assert record.physical_offset == entry.position + HEADER_BYTES
         if record.topic == INTERNAL:
             internal.append((entry.index, entry.body))
             continue

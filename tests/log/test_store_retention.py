@@ -164,7 +164,7 @@ def test_a_damaged_record_at_the_beginning_of_a_file_does_not_keep_the_log(
     store.close(99)
     store, _ = Store.open(disk, replace(TINY, hot_bytes=0), NOW)
     start = store.log.file_starts()[1]
-    flip(disk, f"{TINY.dledger_directory}/data/{start:020d}", 48 + 90)
+    flip(disk, f"{TINY.dledger_directory}/data/{start:020d}", HEADER_BYTES + 90)
     policy = RetentionPolicy(reserved_ms=1000)
     assert store.delete_head(HeadLook(policy, now_ms=NOW + 10**9, is_delete_hour=True)) > 1
 

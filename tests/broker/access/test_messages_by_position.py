@@ -15,6 +15,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
 from log.formats.message_id import parse_offset_message_id
+from log.formats.record import SYS_FLAG_PREPARED
 from tests.broker.fields import pull_fields, send_fields
 from tests.broker.harness import Client, Group, split_records
 
@@ -160,7 +161,7 @@ def test_an_undecided_message_cannot_be_sent_back() -> None:
     client = group.connect()
     client.create_topic("orders")
     client.heartbeat("mine", ["orders"])
-    half = client.send("orders", b"half", 0, {"TRAN_MSG": "true", "PGROUP": "P"}, sysFlag=4)
+    half = client.send("orders", b"half", 0, {"TRAN_MSG": "true", "PGROUP": "P"}, sysFlag=SYS_FLAG_PREPARED)
     position = parse_offset_message_id(half.message_id)[1]
     fields = {"offset": position, "group": "mine", "delayLevel": 0, "originTopic": "orders"}
     assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields).code == ResponseCode.SYSTEM_ERROR

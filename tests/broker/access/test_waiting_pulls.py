@@ -7,9 +7,9 @@ import pytest
 from broker.access.accounts import parse
 from broker.access.control import AccessControl
 from broker.client.transport.credentials import Credentials
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from broker.remoting.command import JSON, ROCKETMQ
-from tests.broker.fields import pull_fields
+from tests.broker.fields import MAY_BE_HELD, pull_fields
 from tests.broker.harness import Client, Group, Pulled
 
 READER = Credentials("reader-account", "reader-secret")
@@ -42,7 +42,7 @@ def group() -> Group:
 
 
 def start_pull(client: Client, **changes: int) -> int:
-    fields = pull_fields(sysFlag=6, suspendTimeoutMillis=15_000, lo="false") | changes
+    fields = pull_fields(sysFlag=MAY_BE_HELD, suspendTimeoutMillis=15_000, lo="false") | changes
     texts = {name: str(value) for name, value in fields.items()}
     return client.start_call(RequestCode.PULL_MESSAGE, READER.sign(texts, b""))
 
@@ -84,7 +84,7 @@ def test_a_pull_that_waits_for_a_leader_is_still_its_account_s(group: Group, ser
     send(group)
     group.converge()
     group.kill(group.leader)
-    pull = start_pull(client, sysFlag=7, commitOffset=1)
+    pull = start_pull(client, sysFlag=MAY_BE_HELD | PullSysFlag.COMMIT_OFFSET, commitOffset=1)
     answer = client.wait(pull)
     assert (answer.code, bool(answer.body)) == (ResponseCode.SUCCESS, True), answer.remark
     group.advance(1)

@@ -11,6 +11,7 @@ from broker.statistics.events import EventKind
 from broker.statistics.families import ALL, ROCKETMQ_PREFIX
 from broker.statistics.histogram import BOUNDS_NS, Histogram
 from broker.statistics.totals import OTHERS, Totals
+from log.formats.record import SYS_FLAG_PREPARED
 from tests.broker.harness import SECOND, Client, Group
 from tests.prometheus_text import parse
 
@@ -141,7 +142,7 @@ def test_messages_that_wait_are_told_by_what_they_wait_for() -> None:
     client.create_topic("T")
     client.send("T", b"delayed", properties={"DELAY": "5"})
     client.send("T", b"timed", properties={"TIMER_DELAY_SEC": "3600"})
-    client.send("T", b"half", properties={"TRAN_MSG": "true", "PGROUP": "p"}, sys_flag=4)
+    client.send("T", b"half", properties={"TRAN_MSG": "true", "PGROUP": "p"}, sys_flag=SYS_FLAG_PREPARED)
     told = Told(group, group.leader)
     assert told.value("trivet_delay_level_messages", "5") == 1
     assert told.value("trivet_delay_level_messages", "4") == 0

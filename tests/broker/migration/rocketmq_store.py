@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.log.plain_reader import plain_hash
 
 FILE_BYTES = 8192
+ENTRY_HEADER_BYTES = 48
 QUEUE_FILE_UNITS = 50
 BORN_HOST = bytes((10, 0, 0, 1)) + struct.pack(">i", 1234)
 STORE_HOST = bytes((127, 0, 0, 1)) + struct.pack(">i", 10911)
@@ -70,7 +71,7 @@ class RocketMQStore:
         raw_topic = topic.encode()
         long_topic = len(raw_topic) > 127
         size = 91 + len(body) + len(raw_topic) + len(text) + long_topic
-        position = self._place(48 + size)
+        position = self._place(ENTRY_HEADER_BYTES + size)
         store_time = START_MS + self.index
         record = struct.pack(
             ">iIIiiqqiq8sq8siqi",
@@ -80,7 +81,7 @@ class RocketMQStore:
             queue,
             0,
             offset,
-            position + 48,
+            position + ENTRY_HEADER_BYTES,
             sys_flag,
             store_time,
             BORN_HOST,
@@ -98,8 +99,8 @@ class RocketMQStore:
             code = plain_hash((properties or {}).get("TAGS", ""))
             if topic == SCHEDULE:
                 code = store_time + DELAYS_MS[queue]
-            self.units[key][offset] = (position + 48, size, code)
-        return position + 48
+            self.units[key][offset] = (position + ENTRY_HEADER_BYTES, size, code)
+        return position + ENTRY_HEADER_BYTES
 
     def delay(self, topic: str, body: bytes, level: int, queue: int = 0) -> None:
         properties = {
@@ -199,12 +200,12 @@ class RocketMQStore:
         return self.files[start]
 
     def _entry(self, position: int, record: bytes) -> None:
-        file, size = self._file(), 48 + len(record)
+        file, size = self._file(), ENTRY_HEADER_BYTES + len(record)
         at = position % self.file_bytes
         struct.pack_into(
             ">iiqqqiiii", file, at, 1, size, self.index, self.term, position, 0, 0, 0, len(record)
         )
-        file[at + 48 : at + size] = record
+        file[at + ENTRY_HEADER_BYTES : at + size] = record
         self.records.append(record)
         self.index += 1
         self.position += size

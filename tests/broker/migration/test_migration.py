@@ -24,6 +24,7 @@ from broker.migration.source import Source
 from broker.remoting.codes import RequestCode
 from broker.remoting.headers import CheckTransactionStateHeader
 from broker.state.release import THIS_RELEASE
+from log.formats.layout import HEADER_BYTES
 from tests.broker.migration.moved import position, read, started
 from tests.broker.migration.rocketmq_store import FILE_BYTES, RocketMQStore
 from tests.examples import examples
@@ -81,7 +82,7 @@ def test_messages_keep_bytes_places_and_offsets(tmp_path: Path) -> None:
         for index in range(entries.first_index, entries.last_index + 1):
             at = entries.position_of(index) - entries.position
             size = struct.unpack_from(">i", entries.data, at + 4)[0]
-            bodies.append(bytes(entries.data[at + 48 : at + size]))
+            bodies.append(bytes(entries.data[at + HEADER_BYTES : at + size]))
     assert bodies == store.records
 
     group = started(tmp_path / "b", size=3)
@@ -254,7 +255,7 @@ def test_a_copy_of_another_store_is_refused(tmp_path: Path) -> None:
     store = busy(tmp_path / "t")
     store.send("orders", b"more", 0)
     migrate(store.save(), tmp_path / "b")  # more of the same is no other store
-    damage(first_file(store.root), 48 + 48, b"\1")  # the host that the first message came from
+    damage(first_file(store.root), HEADER_BYTES + 48, b"\1")  # the host that the first message came from
     with pytest.raises(BackupError, match="is another one"):
         migrate(store.root, tmp_path / "b")
 
@@ -369,9 +370,9 @@ def first_file(root: Path) -> Path:
     ("at", "data", "message"),
     [
         (0, b"\xff", "does not begin with an entry"),
-        (48 + 8, b"\0\0\0\1", "entry 0: body checksum"),
-        (48 + 28 + 7, b"\x7f", "it says that it is at 127, and is at 48"),
-        (48 + 20, b"\xff", "entry 0: queue 0 and offset -"),
+        (HEADER_BYTES + 8, b"\0\0\0\1", "entry 0: body checksum"),
+        (HEADER_BYTES + 28 + 7, b"\x7f", "it says that it is at 127, and is at 48"),
+        (HEADER_BYTES + 20, b"\xff", "entry 0: queue 0 and offset -"),
         (4, b"\0\0\x40\0", "at byte 0: behind entry -1: a size of 16384"),
     ],
 )

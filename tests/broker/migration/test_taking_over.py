@@ -19,6 +19,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.state.release import THIS_RELEASE
 from log.entries.entry_reads import record_at
+from log.formats.layout import HEADER_BYTES
 from log.formats.own_topics import DEFAULT_DELAY_LEVELS_MS
 from log.formats.record import PHYSICAL_OFFSET_AT, decode_record
 from tests.broker.client.cluster import NAME_SERVER, Broker, Cluster
@@ -144,7 +145,7 @@ async def test_the_log_is_in_the_order_in_which_messages_were_stored(
     bodies = []
     for entries in Backup(tmp_path / "b", THIS_RELEASE).entries():
         for index in range(entries.first_index, entries.last_index + 1):
-            begin = entries.position_of(index) - entries.position + 48
+            begin = entries.position_of(index) - entries.position + HEADER_BYTES
             bodies.append(decode_record(bytes(entries.data[begin:])).body)
     assert bodies == [b"%d" % number for number in range(100)]
 

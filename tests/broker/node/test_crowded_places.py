@@ -18,7 +18,7 @@ from broker.consumer_groups import heartbeats_processor
 from broker.node import forwarding, held_requests, long_answers, long_requests, node
 from broker.reading import held_pulls, pull_processor
 from broker.remoting.bodies import CheckClientConfigBody, SubscriptionData
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from broker.remoting.json_body import encode_body
 from broker.requests import long_bodies
 from broker.requests.budget import Budget
@@ -26,7 +26,7 @@ from broker.requests.connection import Buffer, Connection
 from broker.sending import repeated_sends
 from broker.topics import first_messages
 from log.formats.batch import BatchItem, encode_batch
-from tests.broker.fields import pull_fields
+from tests.broker.fields import MAY_BE_HELD, pull_fields
 from tests.broker.harness import SMALL_STORE, Client, Group
 
 PLACES = 20
@@ -204,7 +204,9 @@ def test_subscriptions_that_wait_to_be_checked(monkeypatch: pytest.MonkeyPatch) 
 
 
 def start_pull(client: Client, condition: str, suspend_ms: int = 0) -> None:
-    fields = pull_fields(consumerGroup="g", topic="T", sysFlag=6 if suspend_ms else 4)
+    fields = pull_fields(
+        consumerGroup="g", topic="T", sysFlag=MAY_BE_HELD if suspend_ms else PullSysFlag.SUBSCRIPTION
+    )
     asked = {"suspendTimeoutMillis": suspend_ms, "subscription": condition, "expressionType": "SQL92"}
     client.start_call(RequestCode.PULL_MESSAGE, {**fields, **asked})
 

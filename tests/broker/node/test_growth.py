@@ -11,6 +11,7 @@ from broker.remoting.bodies import ConsumerData, ProducerData
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.requests.budget import REQUESTS_MAX
+from log.formats.record import SYS_FLAG_PREPARED
 from tests.broker.harness import Group
 from tests.broker.node.limited import (
     heartbeat,
@@ -217,7 +218,7 @@ def test_a_late_report_does_not_bring_a_deleted_topic_s_positions_back() -> None
 def test_undecided_transactions() -> None:
     group = prepared(limits={"max_open_transactions": 3})
     client = group.connect()
-    half = send(properties=HALF, sysFlag=4)
+    half = send(properties=HALF, sysFlag=SYS_FLAG_PREPARED)
     assert [half(client).code for _ in range(4)] == [CODES.SUCCESS] * 3 + [CODES.SYSTEM_BUSY]
     assert "3 transactions are undecided, at most 3 may be" in (half(client).remark or "")
     assert send()(client).code == CODES.SUCCESS

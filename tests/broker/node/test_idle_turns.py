@@ -15,6 +15,7 @@ import pytest
 from broker.replica.jobs import Job
 from broker.requests.line import Line
 from broker.statistics.events import EventKind
+from log.formats.record import SYS_FLAG_PREPARED
 from tests.broker.harness import Group, Member
 
 TURNS_PER_SECOND_MAX = 60
@@ -61,7 +62,7 @@ def busy_group(flush: str, size: int = 3) -> Group:
     client.send("T", b"x")
     client.send("T", b"later", properties={"DELAY": "2"})
     client.send("T", b"timed", properties={"TIMER_DELAY_MS": "4000"})
-    client.send("T", b"half", properties={"TRAN_MSG": "true", "PGROUP": "PG"}, sysFlag=4)
+    client.send("T", b"half", properties={"TRAN_MSG": "true", "PGROUP": "PG"}, sysFlag=SYS_FLAG_PREPARED)
     client.start_pull("T", "G", 1, suspend_ms=20_000, commit_offset=1)
     return group
 

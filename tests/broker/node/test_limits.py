@@ -19,6 +19,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import REQUEST_BYTES_MAX
 from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, FORBIDDEN_TO_SEND, INTERNAL_TOPIC
 from log.formats.batch import encode_batch
+from log.formats.record import SYS_FLAG_INNER_BATCH, SYS_FLAG_PREPARED, SYS_FLAG_ROLLBACK
 from tests.broker.fields import pull_fields, send_fields
 from tests.broker.harness import START_WALL_MS, Group
 from tests.broker.node.limited import (
@@ -47,6 +48,7 @@ def shared() -> Group:
 
 HALF = {"TRAN_MSG": "true", "PGROUP": "P"}
 CODES = ResponseCode
+NEED_UNWRAP = 0x40  # of RocketMQ's `MessageSysFlag`: the body is several messages
 ILLEGAL = CODES.MESSAGE_ILLEGAL
 ERROR = CODES.SYSTEM_ERROR
 FORBIDDEN = CODES.NO_PERMISSION
@@ -78,8 +80,8 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
         CODES.NO_PERMISSION,
         "a reply goes to DefaultCluster_REPLY_TOPIC, not NoQueue",
     ),
-    "inner batch": (send(sysFlag=0xC0), ILLEGAL, "sysFlag 128 (inner batch)"),
-    "batch of inner batches": (batch(item(), sysFlag=0x80), ILLEGAL, "sysFlag 128"),
+    "inner batch": (send(sysFlag=SYS_FLAG_INNER_BATCH | NEED_UNWRAP), ILLEGAL, "sysFlag 128 (inner batch)"),
+    "batch of inner batches": (batch(item(), sysFlag=SYS_FLAG_INNER_BATCH), ILLEGAL, "sysFlag 128"),
     "body too long": (
         send(body=bytes(BODY_BYTES_MAX + 1)),
         ILLEGAL,
@@ -182,17 +184,17 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
     ),
     # transactions
     "half message that is delayed": (
-        send(properties={**HALF, "DELAY": "1"}, sysFlag=4),
+        send(properties={**HALF, "DELAY": "1"}, sysFlag=SYS_FLAG_PREPARED),
         ILLEGAL,
         "a transaction message cannot be delivered later (DELAY)",
     ),
     "half message with a time": (
-        send(properties={**HALF, "TIMER_DELAY_SEC": "1"}, sysFlag=4),
+        send(properties={**HALF, "TIMER_DELAY_SEC": "1"}, sysFlag=SYS_FLAG_PREPARED),
         ILLEGAL,
         "a transaction message cannot be delivered later (TIMER_DELAY_SEC)",
     ),
-    "prepared without being half": (send(sysFlag=4), ILLEGAL, "without TRAN_MSG=true"),
-    "rolled back already": (send(sysFlag=12), ILLEGAL, "sysFlag 12"),
+    "prepared without being half": (send(sysFlag=SYS_FLAG_PREPARED), ILLEGAL, "without TRAN_MSG=true"),
+    "rolled back already": (send(sysFlag=SYS_FLAG_ROLLBACK), ILLEGAL, "sysFlag 12"),
     "decision about nothing": (
         call(
             RequestCode.END_TRANSACTION,
@@ -426,7 +428,12 @@ def test_what_is_just_within_its_limit_is_taken(answer: Answer) -> None:
         ({"auto_create_topics": False}, send("New"), NO_TOPIC, "topic[New] not exist"),
         ({"auto_create_topics": False}, send("%DLQ%nobody"), NO_TOPIC, "topic[%DLQ%nobody] not exist"),
         ({"auto_create_groups": False}, pull(consumerGroup="New"), 26, "group [New] does not exist"),
-        ({"reject_transactions": True}, send(properties=HALF, sysFlag=4), FORBIDDEN, "is forbidden"),
+        (
+            {"reject_transactions": True},
+            send(properties=HALF, sysFlag=SYS_FLAG_PREPARED),
+            FORBIDDEN,
+            "is forbidden",
+        ),
         (
             {"sql_filters": False},
             pull(expressionType="SQL92", subscription="a = 1"),

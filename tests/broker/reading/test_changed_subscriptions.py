@@ -18,11 +18,11 @@ from broker.remoting.bodies import (
     MessageModel,
     SubscriptionData,
 )
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from broker.remoting.frame import whole_commands
 from broker.remoting.json_body import encode_body
 from broker.replica.inner_limits import InnerLimits
-from tests.broker.fields import pull_fields
+from tests.broker.fields import MAY_BE_HELD, pull_fields
 from tests.broker.harness import Client, Group, Pulled
 from tests.broker.node.test_held_requests import begin_transfer, only_elected, step_until
 
@@ -54,7 +54,7 @@ def start(
         consumerGroup=consumer_group,
         topic=topic,
         queueOffset=offset,
-        sysFlag=2,
+        sysFlag=PullSysFlag.SUSPEND,
         suspendTimeoutMillis=15_000,
         subVersion=version,
         subscription=None,
@@ -110,7 +110,7 @@ def test_all_pulls_of_the_group_and_topic_are_sent_anew_and_no_others(group: Gro
     group.settle()
     ended = [start(client, 0, 1), start(client, 0, 1, queueId=1), start(other, 0, 1)]
     of_others = start(client, 0, 1, consumer_group="h"), start(other, 0, 1, topic="Other")
-    with_its_own = start(client, 0, 0, sysFlag=6, subscription="red")
+    with_its_own = start(client, 0, 0, sysFlag=MAY_BE_HELD, subscription="red")
     for_retries = start(client, 0, 1, topic="%RETRY%g")
     group.advance(1)
 
@@ -215,9 +215,9 @@ def test_a_pull_that_a_deposed_leader_is_still_to_hand_on_is_ended_there() -> No
     group = slow_group()
     other, client = group.connect(), consumer(group, "leader")
     for _ in range(5):
-        start(other, 0, 1, sysFlag=6, subscription="*")
+        start(other, 0, 1, sysFlag=MAY_BE_HELD, subscription="*")
     held = start(client, 0, 1)
-    with_its_own = start(client, 0, 1, sysFlag=6, subscription="*")
+    with_its_own = start(client, 0, 1, sysFlag=MAY_BE_HELD, subscription="*")
     group.settle()
     old = group.node(group.leader)
     begin_transfer(group, group.follower)

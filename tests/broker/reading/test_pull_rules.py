@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.remoting.bodies import MessageModel
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from broker.replica.inner_limits import InnerLimits
 from log.entries.entry_reads import record_at
 from log.formats.record import decode_record
@@ -202,7 +202,9 @@ def test_a_pull_for_a_topic_that_its_group_gave_up_is_refused_when_it_wakes(node
     group.settle()
     held = client.start_call(
         RequestCode.PULL_MESSAGE,
-        pull_fields(sysFlag=2, suspendTimeoutMillis=15_000, subVersion=1, subscription=None),
+        pull_fields(
+            sysFlag=PullSysFlag.SUSPEND, suspendTimeoutMillis=15_000, subVersion=1, subscription=None
+        ),
     )
     sender.heartbeat("g", topics=["Other"], version=3)
     sender.send("T", b"2")

@@ -14,7 +14,7 @@ from broker.reading import held_pulls
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.frame import whole_commands
 from broker.replica.inner_limits import InnerLimits
-from tests.broker.fields import pull_fields
+from tests.broker.fields import MAY_BE_HELD, pull_fields
 from tests.broker.harness import Client, Group, Pulled
 from tests.broker.node.test_held_requests import begin_transfer, step_until
 from tests.broker.node.test_longest_turns import LINES_MAX, Lines, lines
@@ -71,7 +71,10 @@ def test_long_pulls_of_one_address_are_held_only_while_they_leave_room(
     monkeypatch.setattr(held_pulls, "HELD_BYTES_MAX", 4 << 20, raising=False)
     group, client = make_group(3)
     greedy = group.connect(getattr(group, place), host="10.0.0.1")
-    fields = {**pull_fields(consumerGroup="g", topic="T", suspendTimeoutMillis=20_000), "sysFlag": 6}
+    fields = {
+        **pull_fields(consumerGroup="g", topic="T", suspendTimeoutMillis=20_000),
+        "sysFlag": MAY_BE_HELD,
+    }
     for _ in range(8):
         greedy.start_call(RequestCode.PULL_MESSAGE, fields, bytes(1 << 20))
     group.settle()
@@ -192,7 +195,7 @@ def test_the_deadlines_of_pulls_that_are_over_go_in_turns(lines: Lines) -> None:
     """One that came first, and waits still, keeps those of tens of thousands."""
     group, client = make_group()
     client.create_topic("Other")
-    first = start(client, 0, 1, consumer_group="h", topic="Other", sysFlag=6, subscription="*")
+    first = start(client, 0, 1, consumer_group="h", topic="Other", sysFlag=MAY_BE_HELD, subscription="*")
     group.advance(1)
     for offset in range(9):
         for _ in range(3_000):

@@ -8,6 +8,7 @@ from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageResponseHeader
 from log.formats.batch import BatchItem, encode_batch
+from log.formats.layout import HEADER_BYTES
 from log.formats.message_id import parse_offset_message_id
 from raft.messages import TimeoutNow
 from tests.broker.fields import send_fields
@@ -139,7 +140,7 @@ def test_what_is_not_committed_is_not_shown(group: Group) -> None:
         return isinstance(frame, RaftFrame)
 
     group.lose = lost
-    next_offset = log.end_position + 48
+    next_offset = log.end_position + HEADER_BYTES
     client.start_send("T", b"secret")
     group.settle()
     assert log.end_position > next_offset

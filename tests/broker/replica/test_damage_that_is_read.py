@@ -6,12 +6,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.peers.protocol import EntriesWanted, Frame
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC
 from broker.statistics.events import EventKind
 from log.entries.entry_reads import index_at
 from log.formats.layout import HEADER_BYTES
+from log.formats.record import SYS_FLAG_PREPARED
 from tests.broker.fields import pull_fields
 from tests.broker.harness import Group, Pulled
 from tests.broker.replica.damage import (
@@ -75,7 +76,7 @@ def test_a_reader_with_a_condition_is_given_what_comes_before_damage() -> None:
     client = group.connect(group.leader)
 
     def ask(offset: int) -> RemotingCommand:
-        fields = pull_fields(queueOffset=offset, sysFlag=4, expressionType="SQL92")
+        fields = pull_fields(queueOffset=offset, sysFlag=PullSysFlag.SUBSCRIPTION, expressionType="SQL92")
         return client.call(RequestCode.PULL_MESSAGE, fields | {"subscription": "KEYS is not null"})
 
     first = Pulled.of(ask(0))
@@ -281,7 +282,7 @@ def test_a_transaction_check_that_waits_for_damage_is_counted() -> None:
     group = Group.elected(3, options=OPTIONS, broker={"transaction_check_interval_ms": 10_000})
     client = group.connect(group.leader)
     client.create_topic("T")
-    client.send("T", b"undecided", 0, {"TRAN_MSG": "true", "PGROUP": "P"}, sysFlag=4)
+    client.send("T", b"undecided", 0, {"TRAN_MSG": "true", "PGROUP": "P"}, sysFlag=SYS_FLAG_PREPARED)
     for _ in range(40):
         client.send("T", bytes(1000))
     group.converge()
@@ -299,7 +300,7 @@ def test_a_damaged_unit_of_a_half_message_does_not_end_its_transaction(position:
     group = Group.elected(3, options=OPTIONS, broker={"transaction_check_interval_ms": 10_000})
     client = group.connect(group.leader)
     client.create_topic("T")
-    client.send("T", b"undecided", 0, {"TRAN_MSG": "true", "PGROUP": "P"}, sysFlag=4)
+    client.send("T", b"undecided", 0, {"TRAN_MSG": "true", "PGROUP": "P"}, sysFlag=SYS_FLAG_PREPARED)
     replica = replica_of(group, group.leader)
     queue = replica.store.queues.get(HALF_TOPIC, 0)
     assert queue is not None

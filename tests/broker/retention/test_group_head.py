@@ -18,6 +18,7 @@ from broker.state.release import THIS_RELEASE
 from log import store as store_module
 from log.entries.expired_files import RetentionPolicy
 from log.errors import DiskFullError
+from log.formats.layout import HEADER_BYTES
 from log.formats.record import decode_record
 from log.queues.consume_queue import ConsumeQueue
 from raft import Role
@@ -55,9 +56,9 @@ def gone_messages_are_told_of(group: Group, client: Client, first: int) -> list[
     entry = next(
         index
         for index in range(store.log.first_index, store.log.last_index)
-        if decode_record(store.log.bytes_at(store.log.position_of(index) + 48), 0).topic == "T"
+        if decode_record(store.log.bytes_at(store.log.position_of(index) + HEADER_BYTES), 0).topic == "T"
     )
-    physical_offset = store.log.position_of(entry) + 48
+    physical_offset = store.log.position_of(entry) + HEADER_BYTES
     if client.call(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": physical_offset}).code == ResponseCode.SUCCESS:
         found.append("a message by its id")
     earliest = client.ok(RequestCode.GET_EARLIEST_MSG_STORETIME, {"topic": "T", "queueId": 0})

@@ -18,6 +18,7 @@ from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, SCHEDULE_TOPIC
 from log.entries.entry_log import EntryLog
 from log.errors import DiskFullError
 from log.formats.batch import BatchItem, encode_batch
+from log.formats.record import SYS_FLAG_PREPARED
 from raft.configuration import Configuration
 from tests.broker.harness import SECOND, Client, Group
 from tests.log.memory_disk import MemoryDisk
@@ -440,7 +441,7 @@ def test_a_damaged_unit_lets_no_message_go_that_waits(position: int) -> None:
 def test_a_transaction_is_given_up_before_age_takes_it() -> None:
     group = group_with({"transaction_check_interval_ms": 3 * 3_600_000})
     client = group.connect()
-    client.send("T", b"undecided", 1, {"TRAN_MSG": "true", "PGROUP": "P"}, sysFlag=4)
+    client.send("T", b"undecided", 1, {"TRAN_MSG": "true", "PGROUP": "P"}, sysFlag=SYS_FLAG_PREPARED)
     fill(group)
     pass_time(group, 2)
     assert beginnings(group) == [0, 0, 0], "nobody has looked at the transaction since"
@@ -455,7 +456,7 @@ def test_a_disk_that_is_nearly_full_takes_what_waits_and_the_rest_goes_on() -> N
     client = group.connect()
     client.send("T", b"level", 1, {"DELAY": "1"})
     client.send("T", b"timer", 1, {"TIMER_DELAY_SEC": "60"})
-    client.send("T", b"half", 1, {"TRAN_MSG": "true", "PGROUP": "P"}, sysFlag=4)
+    client.send("T", b"half", 1, {"TRAN_MSG": "true", "PGROUP": "P"}, sysFlag=SYS_FLAG_PREPARED)
     fill(group)
     use_disk(group, 0.88)
     assert all(first > 20 for first in beginnings(group))

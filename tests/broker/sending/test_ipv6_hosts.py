@@ -13,7 +13,14 @@ from broker.remoting.headers import CheckTransactionStateHeader, PushReplyMessag
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC
 from log.formats.batch import BatchItem, encode_batch
 from log.formats.message_id import parse_offset_message_id
-from log.formats.record import SYS_FLAG_BORN_HOST_V6, SYS_FLAG_COMPRESSED, Record, pack_host, unpack_host
+from log.formats.record import (
+    SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_COMPRESSED,
+    SYS_FLAG_PREPARED,
+    Record,
+    pack_host,
+    unpack_host,
+)
 from tests.broker.fields import send_fields
 from tests.broker.harness import Client, Group, Pulled, split_records
 
@@ -67,8 +74,8 @@ def test_every_way_of_a_message_while_leaders_of_both_kinds_change() -> None:
     assert split_records(viewed.body)[0].body == b"plain"
     client.send("T", b"delayed", 0, {"DELAY": "1"})
     client.send("T", b"timed", 0, {"TIMER_DELAY_MS": "20000"})
-    half = client.send("T", b"committed", 0, HALF, sysFlag=4 | SYS_FLAG_COMPRESSED)
-    client.send("T", b"given up", 0, HALF, sysFlag=4)
+    half = client.send("T", b"committed", 0, HALF, sysFlag=SYS_FLAG_PREPARED | SYS_FLAG_COMPRESSED)
+    client.send("T", b"given up", 0, HALF, sysFlag=SYS_FLAG_PREPARED)
     stored_by = dict.fromkeys(("plain", "one", "two"), "n1")
 
     client.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.property_room import RETRY_BYTES, SENT_BYTES_MAX, fitted
 from log.formats.properties import encode_properties, parse_properties
-from log.formats.record import MAX_PROPERTIES_BYTES, Record
+from log.formats.record import MAX_PROPERTIES_BYTES, SYS_FLAG_PREPARED, Record
 from tests.broker.harness import Client, Group
 
 TOPIC = "t" * 127
@@ -43,7 +43,9 @@ def give_back(client: Client, record: Record, **more: Any) -> int:
 
 
 def end_as_committed(client: Client, **own: str) -> None:
-    half = client.send(TOPIC, b"body", 0, longest(TRAN_MSG="true", **own), sysFlag=4, producerGroup="P" * 255)
+    half = client.send(
+        TOPIC, b"body", 0, longest(TRAN_MSG="true", **own), sysFlag=SYS_FLAG_PREPARED, producerGroup="P" * 255
+    )
     fields = {
         "producerGroup": "P" * 255,
         "tranStateTableOffset": half.queue_offset,

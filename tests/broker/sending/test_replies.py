@@ -12,6 +12,7 @@ from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.frame import FrameDecoder
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageResponseHeader
 from log.formats.properties import encode_properties, parse_properties
+from log.formats.record import SYS_FLAG_PREPARED
 from tests.broker.fields import send_fields
 from tests.broker.harness import Client, Group
 
@@ -198,7 +199,7 @@ def test_requester_is_found_after_a_failover(group: Group) -> None:
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION),
         ({"topic": "SELF_TEST_TOPIC"}, ResponseCode.NO_PERMISSION),
         ({"queueId": 1}, ResponseCode.SYSTEM_ERROR),
-        ({"sysFlag": 4}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"sysFlag": SYS_FLAG_PREPARED}, ResponseCode.MESSAGE_ILLEGAL),
         ({"properties": "x" * 40_000}, ResponseCode.MESSAGE_ILLEGAL),
         ({"topic": None}, ResponseCode.SYSTEM_ERROR),
     ],

@@ -7,6 +7,7 @@ import pytest
 from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import encode_body
+from log.formats.layout import HEADER_BYTES
 from log.formats.message_id import offset_message_id, parse_offset_message_id
 from log.formats.record import Record
 from tests.broker.harness import Client, Group
@@ -125,7 +126,7 @@ def test_refusals(client: Client) -> None:
     record = first_message(client)
     offset = record.physical_offset
     assert send_back(client, record, group="unknown") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    for wrong in (offset + 1, offset - 48, -5, 1 << 50):
+    for wrong in (offset + 1, offset - HEADER_BYTES, -5, 1 << 50):
         assert send_back(client, record, offset=wrong) == ResponseCode.SYSTEM_ERROR
     unknown = client.wait(client.start_send("%RETRY%unknown", b"x"))
     assert unknown.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

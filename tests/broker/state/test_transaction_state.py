@@ -21,7 +21,7 @@ from broker.state.transaction_records import (
     operation_body,
     operation_properties,
 )
-from log.formats.record import encode_record, pack_host
+from log.formats.record import SYS_FLAG_COMMIT, encode_record, pack_host
 
 HOST = pack_host("127.0.0.1", 1)
 END = 30
@@ -44,7 +44,9 @@ def record(
 
 
 def committed(half_offset: int) -> memoryview:
-    return record("T", b"TRAN_PREPARED_QUEUE_OFFSET\x01%d\x02" % half_offset, sys_flag=8, prepared=7)
+    return record(
+        "T", b"TRAN_PREPARED_QUEUE_OFFSET\x01%d\x02" % half_offset, sys_flag=SYS_FLAG_COMMIT, prepared=7
+    )
 
 
 def operation(half_offsets: tuple[int, ...]) -> memoryview:
@@ -92,10 +94,18 @@ def test_state_is_that_of_a_plain_table(history: list[tuple[str, object]]) -> No
     ("read", "says"),
     [
         (committed(5), Decision((5,), False)),
-        (record("T", b"TRAN_PREPARED_QUEUE_OFFSET\x015\x02", sys_flag=8), None),
-        (record("T", b"TRAN_PREPARED_QUEUE_OFFSET\x01-5\x02", sys_flag=8, prepared=7), None),
-        (record("T", b"TRAN_PREPARED_QUEUE_OFFSET\x01" + b"9" * 30 + b"\x02", sys_flag=8, prepared=7), None),
-        (record("T", b"", sys_flag=8, prepared=7), None),
+        (record("T", b"TRAN_PREPARED_QUEUE_OFFSET\x015\x02", sys_flag=SYS_FLAG_COMMIT), None),
+        (record("T", b"TRAN_PREPARED_QUEUE_OFFSET\x01-5\x02", sys_flag=SYS_FLAG_COMMIT, prepared=7), None),
+        (
+            record(
+                "T",
+                b"TRAN_PREPARED_QUEUE_OFFSET\x01" + b"9" * 30 + b"\x02",
+                sys_flag=SYS_FLAG_COMMIT,
+                prepared=7,
+            ),
+            None,
+        ),
+        (record("T", b"", sys_flag=SYS_FLAG_COMMIT, prepared=7), None),
         (
             record(CHECK_EXHAUSTED_TOPIC, b"TRAN_PREPARED_QUEUE_OFFSET\x013\x02", prepared=7),
             Decision((3,), False),

@@ -13,11 +13,11 @@ from broker.remoting.headers import (
 from broker.state.open_transactions import Transactions
 from broker.state.topic_rules import HALF_OPERATIONS_TOPIC, HALF_TOPIC
 from log.formats.message_id import parse_offset_message_id
-from log.formats.record import Record
+from log.formats.record import SYS_FLAG_COMMIT, SYS_FLAG_PREPARED, SYS_FLAG_ROLLBACK, Record
 from tests.broker.harness import Client, Group, split_records
 
-COMMIT = 8
-ROLLBACK = 12
+COMMIT = SYS_FLAG_COMMIT
+ROLLBACK = SYS_FLAG_ROLLBACK
 TIMEOUT_S = 2
 INTERVAL_S = 10
 SETTINGS = {"transaction_timeout_ms": TIMEOUT_S * 1000, "transaction_check_interval_ms": INTERVAL_S * 1000}
@@ -36,7 +36,9 @@ def prepared(**settings: Any) -> Group:
 def send_half(
     client: Client, body: bytes, queue_id: int = 0, properties: Mapping[str, str] | None = None, **header: Any
 ) -> SendMessageResponseHeader:
-    return client.send("T", body, queue_id, {**HALF, **(properties or {})}, sysFlag=4, **header)
+    return client.send(
+        "T", body, queue_id, {**HALF, **(properties or {})}, sysFlag=SYS_FLAG_PREPARED, **header
+    )
 
 
 def end_fields(half: SendMessageResponseHeader, outcome: int, **changes: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_TOPIC
 from broker.transactions.checks import SLICE_MAX, TransactionChecks
 from log.formats.message_id import parse_offset_message_id
-from log.formats.record import Record
+from log.formats.record import SYS_FLAG_PREPARED, Record
 from tests.broker.harness import Client, Group, peer_address, split_records
 from tests.broker.transactions.halves import (
     COMMIT,
@@ -223,7 +223,7 @@ def test_older_than_the_log_is_kept_is_given_up(group: Group, client: Client) ->
 def test_many_are_asked_about_in_slices(group: Group) -> None:
     producer = group.connect()
     producer.heartbeat(producer_group="P")
-    opaques = [producer.start_send("T", b"x", 0, HALF, sysFlag=4) for _ in range(600)]
+    opaques = [producer.start_send("T", b"x", 0, HALF, sysFlag=SYS_FLAG_PREPARED) for _ in range(600)]
     for opaque in opaques:
         producer.wait(opaque)
     group.advance(INTERVAL_S + TIMEOUT_S)
@@ -290,7 +290,7 @@ def test_a_pass_over_many_whose_producers_are_gone_keeps_nobody_waiting(
     group: Group, monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
     for number in range(3 * SLICE_MAX):
-        client.start_send("T", b"%d" % number, 0, HALF, sysFlag=4)
+        client.start_send("T", b"%d" % number, 0, HALF, sysFlag=SYS_FLAG_PREPARED)
     group.advance(TIMEOUT_S)
     looked_at: list[int] = []
     look_at = TransactionChecks._ask_or_give_up
@@ -325,7 +325,7 @@ def test_a_question_that_cannot_be_written_harms_nobody(monkeypatch: pytest.Monk
     client.heartbeat(producer_group="P")
     for length in range(32_300, 32_767, 8):
         properties = {**HALF, "X": "x" * length}
-        client.wait(client.start_send("T", b"half", 0, properties, sysFlag=4))
+        client.wait(client.start_send("T", b"half", 0, properties, sysFlag=SYS_FLAG_PREPARED))
     group.advance(3 * INTERVAL_S)
     assert len(group.alive()) == 3
     assert not group.node(group.leader).replica.metadata.transactions.times_checked

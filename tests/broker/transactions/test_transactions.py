@@ -14,6 +14,7 @@ from broker.remoting.headers import (
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
 from log.formats.batch import BatchItem, encode_batch
 from log.formats.message_id import parse_offset_message_id
+from log.formats.record import SYS_FLAG_PREPARED, SYS_FLAG_ROLLBACK
 from tests.broker.harness import Client, Group
 from tests.broker.transactions.halves import (
     COMMIT,
@@ -216,12 +217,12 @@ def test_immunity_ends_the_producers_time(group: Group, client: Client) -> None:
 @pytest.mark.parametrize(
     ("properties", "header", "code"),
     [
-        ({"DELAY": "3", **HALF}, {"sysFlag": 4}, ResponseCode.MESSAGE_ILLEGAL),
-        ({"TIMER_DELAY_SEC": "3", **HALF}, {"sysFlag": 4}, ResponseCode.MESSAGE_ILLEGAL),
-        ({}, {"sysFlag": 4}, ResponseCode.MESSAGE_ILLEGAL),
-        (HALF, {"sysFlag": 12}, ResponseCode.MESSAGE_ILLEGAL),
-        ({}, {"sysFlag": 12}, ResponseCode.MESSAGE_ILLEGAL),
-        ({"filler": "x" * 32_600, **HALF}, {"sysFlag": 4}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"DELAY": "3", **HALF}, {"sysFlag": SYS_FLAG_PREPARED}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"TIMER_DELAY_SEC": "3", **HALF}, {"sysFlag": SYS_FLAG_PREPARED}, ResponseCode.MESSAGE_ILLEGAL),
+        ({}, {"sysFlag": SYS_FLAG_PREPARED}, ResponseCode.MESSAGE_ILLEGAL),
+        (HALF, {"sysFlag": SYS_FLAG_ROLLBACK}, ResponseCode.MESSAGE_ILLEGAL),
+        ({}, {"sysFlag": SYS_FLAG_ROLLBACK}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"filler": "x" * 32_600, **HALF}, {"sysFlag": SYS_FLAG_PREPARED}, ResponseCode.MESSAGE_ILLEGAL),
     ],
 )
 def test_impossible_half_message_is_refused(
@@ -235,14 +236,14 @@ def test_batch_of_half_messages_is_refused(client: Client) -> None:
     body = encode_batch([BatchItem(0, b"x", b"TRAN_MSG\x01true\x02")])
     assert client.wait(client.start_send("T", body, batch=True)).code == ResponseCode.MESSAGE_ILLEGAL
     body = encode_batch([BatchItem(0, b"x", b"")])
-    answer = client.wait(client.start_send("T", body, 0, HALF, batch=True, sysFlag=4))
+    answer = client.wait(client.start_send("T", body, 0, HALF, batch=True, sysFlag=SYS_FLAG_PREPARED))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert bodies(client) == []
 
 
 def test_broker_may_reject_transactions() -> None:
     client = prepared(reject_transactions=True).connect()
-    answer = client.wait(client.start_send("T", b"x", 0, HALF, sysFlag=4))
+    answer = client.wait(client.start_send("T", b"x", 0, HALF, sysFlag=SYS_FLAG_PREPARED))
     assert answer.code == ResponseCode.NO_PERMISSION
     assert client.send("T", b"plain").queue_offset == 0
 
@@ -254,7 +255,7 @@ def test_nobody_sends_to_the_topics_of_transactions(topic: str, client: Client) 
 
 
 def test_group_left_out_is_the_requests(client: Client) -> None:
-    half = client.send("T", b"x", 0, {"TRAN_MSG": "true"}, sysFlag=4, producerGroup="P")
+    half = client.send("T", b"x", 0, {"TRAN_MSG": "true"}, sysFlag=SYS_FLAG_PREPARED, producerGroup="P")
     assert end(client, half, COMMIT) == ResponseCode.SUCCESS
     assert bodies(client) == [b"x"]
 
@@ -284,7 +285,7 @@ def test_the_longest_properties_leave_room_for_the_decision(given_up: bool) -> N
         while high - low > 1:
             middle = (low + high) // 2
             properties = {**HALF, "X": "x" * middle}
-            answer = client.wait(client.start_send("T", b"probe", 0, properties, sysFlag=4))
+            answer = client.wait(client.start_send("T", b"probe", 0, properties, sysFlag=SYS_FLAG_PREPARED))
             low, high = (middle, high) if answer.code == ResponseCode.SUCCESS else (low, middle)
         return send_half(client, b"longest", 0, {"X": "x" * low})
 

@@ -23,6 +23,7 @@ from broker.remoting.headers import CheckTransactionStateHeader
 from broker.settings.rules import ImpossibleSettingError
 from broker.settings.tables import Settings
 from broker.state.release import THIS_RELEASE
+from log.formats.record import SYS_FLAG_PREPARED
 from log.store import Store
 from raft.recovery_loss import Loss
 from tests.broker.harness import SECOND, SMALL_STORE, Client, Group
@@ -159,7 +160,7 @@ def test_what_waits_and_where_consumers_are_comes_back(tmp_path: Path) -> None:
     )
     client.send("T", b"delayed", 1, {"DELAY": "4"})  # 30 s
     client.send("T", b"timed", 1, {"TIMER_DELAY_SEC": "60"})
-    half = client.send("T", b"half", 1, {"TRAN_MSG": "true", "PGROUP": "P"}, sysFlag=4)
+    half = client.send("T", b"half", 1, {"TRAN_MSG": "true", "PGROUP": "P"}, sysFlag=SYS_FLAG_PREPARED)
     client.create_topic("Gone", 1)
     client.send("Gone", b"x")
     client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"})
