@@ -16,11 +16,12 @@ from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from raft.election import Election
 from raft.follower import Follower
 from raft.leader import Leader
-from raft.messages import AppendRequest, VoteRequest
+from raft.messages import VoteRequest
 from raft.quorum import VoteTally
 from raft.recovery import Recovery
 from raft.state import NodeState
 from tests.raft.invariants import Violation
+from tests.raft.mistakes import truncation_by_any_request
 from tests.raft.test_paper import figure_8
 from tests.raft.test_state_machine import GroupMachine
 from tests.raft.transcript import Scenario
@@ -47,18 +48,6 @@ def forgotten_votes(patch: pytest.MonkeyPatch) -> None:
         self.vote = vote
 
     patch.setattr(NodeState, "save_hard_state", save_hard_state)
-
-
-def truncation_by_any_request(patch: pytest.MonkeyPatch) -> None:
-    """A log is cut to the end of every request, also of one that arrives late (5.3)."""
-    original = Follower._accept
-
-    def accept(self: Follower, request: AppendRequest, last_index: int) -> None:
-        original(self, request, last_index)
-        if self._state.commit_index <= last_index < self._state.log.last_index:
-            self._state.truncate(last_index)
-
-    patch.setattr(Follower, "_accept", accept)
 
 
 def votes_for_anyone(patch: pytest.MonkeyPatch) -> None:

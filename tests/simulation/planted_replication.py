@@ -21,6 +21,7 @@ from raft.follower import Follower
 from raft.leader import Leader
 from raft.messages import AppendRequest
 from raft.terms import LogTerms
+from tests.raft.mistakes import truncation_by_any_request
 from tests.simulation.planting import planted
 
 
@@ -57,16 +58,7 @@ def commit_beyond_what_is_agreed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Follower, "append", append)
 
 
-@planted("truncation by a stale append", "Raft 5.3: only conflicting entries go")
-def truncation_by_a_stale_append(patch: pytest.MonkeyPatch) -> None:
-    original = Follower._accept
-
-    def accept(self: Follower, request: AppendRequest, last_index: int) -> None:
-        original(self, request, last_index)
-        if self._state.commit_index <= last_index < self._state.log.last_index:
-            self._state.truncate(last_index)
-
-    patch.setattr(Follower, "_accept", accept)
+planted("truncation by a stale append", "Raft 5.3: only conflicting entries go")(truncation_by_any_request)
 
 
 @planted("truncation below commit", "DLedger #316")

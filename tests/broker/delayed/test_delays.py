@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -317,24 +318,30 @@ def test_a_message_whose_queue_is_gone_for_a_while_is_not_lost(properties: dict[
     assert client.pull("T", "g", 0, 1).bodies == [b"kept"]
 
 
+def with_the_second_one_damaged(monkeypatch: pytest.MonkeyPatch, service: ModuleType) -> Callable[[], None]:
+    """Has the second message that waits be damaged for a service; calling what is returned repairs it."""
+    original = deliveries.delivery_of
+
+    def delivery_of(state: State, queue: ConsumeQueue, offset: int, *rest: Any) -> NewMessage | None:
+        if offset == 1:
+            raise DamagedLogError("a file", 0, "damaged")
+        return original(state, queue, offset, *rest)
+
+    monkeypatch.setattr(service, "delivery_of", delivery_of)
+    return lambda: monkeypatch.setattr(service, "delivery_of", original)
+
+
 def test_a_damaged_message_keeps_none_waiting_that_is_due_before_it(
     group: Group, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of its level that were due with it waited for its repair."""
     for number in range(3):
         client.send("T", b"%d" % number, 0, {"DELAY": "1"})
-    original, is_damaged = deliveries.delivery_of, True
-
-    def delivery_of(state: State, queue: ConsumeQueue, offset: int, *rest: Any) -> NewMessage | None:
-        if offset == 1 and is_damaged:
-            raise DamagedLogError("a file", 0, "damaged")
-        return original(state, queue, offset, *rest)
-
-    monkeypatch.setattr(delays, "delivery_of", delivery_of)
+    repair = with_the_second_one_damaged(monkeypatch, delays)
     group.advance(1.2)
     assert bodies(client) == [b"0"]
     assert group.node(group.leader).events.counts[EventKind.DELIVERIES_WAIT, "level 1"]
-    is_damaged = False
+    repair()
     group.advance(2)
     assert bodies(client) == [b"0", b"1", b"2"]
 

@@ -5,30 +5,31 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import log.queues.timer_index as timer_index
-from broker.delayed import deliveries, timers
+from broker.delayed import timers
 from broker.delayed.timers import due_ms_of
-from broker.node.ports import State
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.inner_limits import InnerLimits
-from broker.replica.proposals import NewMessage
 from broker.replica.replica import Replica
 from broker.requests.errors import RequestError
 from broker.retention.waited_for import first_waiting_position
 from broker.state.commands import FORMAT_OF_COMMANDS, RaiseHead
 from broker.state.topic_rules import TIMER_TOPIC
 from log.entries.expired_files import HeadLook, RetentionPolicy
-from log.errors import DamagedLogError
 from log.formats.batch import BatchItem, encode_batch
 from log.formats.record import Record
-from log.queues.consume_queue import ConsumeQueue
-from tests.broker.delayed.test_delays import bodies, leader_dies_in_a_batch, prepared, settle_a_full_disk
+from tests.broker.delayed.test_delays import (
+    bodies,
+    leader_dies_in_a_batch,
+    prepared,
+    settle_a_full_disk,
+    with_the_second_one_damaged,
+)
 from tests.broker.harness import SMALL_STORE, Client, Group
 from tests.examples import examples
 
@@ -168,18 +169,11 @@ def test_a_damaged_message_keeps_none_waiting_that_is_due_before_it(
     """All that were due with it waited for its repair."""
     for number in range(3):
         client.send("T", b"%d" % number, 0, at(group, 500 + number))
-    original, is_damaged = deliveries.delivery_of, True
-
-    def delivery_of(state: State, queue: ConsumeQueue, offset: int, *rest: Any) -> NewMessage | None:
-        if offset == 1 and is_damaged:
-            raise DamagedLogError("a file", 0, "damaged")
-        return original(state, queue, offset, *rest)
-
-    monkeypatch.setattr(timers, "delivery_of", delivery_of)
+    repair = with_the_second_one_damaged(monkeypatch, timers)
     group.skip(600)
     group.advance(0.6)
     assert bodies(client) == [b"0"]
-    is_damaged = False
+    repair()
     group.advance(2)
     assert bodies(client) == [b"0", b"1", b"2"]
 
