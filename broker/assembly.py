@@ -287,6 +287,8 @@ def _about_the_node(
 
 def _storing(node: Node, shared: _Shared) -> Iterable[Processor]:
     leadership = node.replica.leadership
+    # Messages that are sent back and copies of replies are appended as sends are. All of them draw from one stream of
+    # chance, so that a run of the simulator repeats.
     return (
         SendProcessor(
             leadership,

@@ -674,7 +674,7 @@ class Raft:
         state = self._state
         leader = self._leader
         peers: tuple[PeerStatus, ...] = ()
-        if leader is not None:
+        if leader is not None:  # nobody else hears how far the others are (5.3)
             peers = tuple(
                 PeerStatus(
                     node=peer.node,

@@ -303,6 +303,8 @@ class Leader:
         assert first_index > peer.match_index, (
             f"{peer.node} holds up to {peer.match_index}, not {first_index}"
         )
+        # Followers that keep up lack the same entries: what was clipped and looked up for one is sent to the others of
+        # this call, too.
         extract = self._extract
         if extract is None or extract[0] != first_index:
             extract = self._extract = self._extract_from(first_index)

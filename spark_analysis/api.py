@@ -216,6 +216,7 @@ def _verdict(
     keys: Mapping[str, Sequence[Call]],
     found: Mapping[str, SearchResult],
 ) -> Verdict:
+    # What shows the violation: the end of the longest order that the model allows, and what can follow it in no way.
     anomalies = tuple(
         Anomaly(
             "not-linearizable",

@@ -261,6 +261,7 @@ def _check_places(report: Path | None, to_parquet: Path | None, witness: Path | 
 def _check_usage(paths: Sequence[Path], format: str, model: str, *, keeps: bool) -> str:
     """Check the options, and return the model to use: "log" stands for a format's own where the format is not about
     logs."""
+    # All that can be seen without reading a history is said now: Java alone takes seconds to start.
     if not paths:
         raise UsageError("no PATH given: name a trace file or a directory of *.trace files")
     if format not in FORMATS:

@@ -77,6 +77,7 @@ def report_of(survey: Survey, state: FoundState, origin: Origin, remarks: list[s
         )
         for name, config in sorted(metadata.topics.items())
     ]
+    # The schedule topic has a queue for each delay level, which are counted from 1 (`ScheduleMessageService`).
     delayed = [
         (queue, metadata.delays[queue_id + 1].offset)
         for (topic, queue_id), queue in survey.found.items()
@@ -95,7 +96,7 @@ def report_of(survey: Survey, state: FoundState, origin: Origin, remarks: list[s
         half_open=len(metadata.transactions.times_checked),
         brokers_own=state.brokers_own,
         units_compared=sum(queue.compared for queue in survey.found.values()),
-        records_without_queue=survey.entries - queued,
+        records_without_queue=survey.entries - queued,  # each entry of the log is one record
         not_taken=state.notes + remarks + _counted(survey),
     )
 

@@ -149,6 +149,7 @@ def overlapping_elections(stage: Stage, host: BrokerHost, fault: Fault) -> None:
             for one in stage.members.machines:
                 one.end_frame_faults(late)
             return
+        # Often sooner than the last election is over: what is late of that one is heard in the next.
         rivals(stage, host, replace(fault, kind="rivals"))
         stage.scheduler.after(gap_ns, call)
 
@@ -273,6 +274,8 @@ def more_than_is_known(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     something_is_wrong = any(one.process is None or one.frame_faults for one in hosts)
     if leader is None or leader.process is None or something_is_wrong:
         return
+    # The others must go on without it: with a second fault beside this one nothing might be committed, and no snapshot
+    # written.
     others = [one for one in hosts if one is not leader]
     unheard = others[fault.target % len(others)]
     process, store = unheard.process, leader.process.node.replica.store
@@ -303,6 +306,7 @@ def more_than_is_known(stage: Stage, host: BrokerHost, fault: Fault) -> None:
             wait_for_head()
 
     def wait_for_head() -> None:
+        # Started earlier it would be sent the entries that the leader still has, and would need no snapshot.
         if unheard.process is None and store.log.first_index <= heard_of + 1:
             stage.scheduler.after(_RETURN_LOOK_NS, wait_for_head)
         else:
@@ -323,6 +327,7 @@ def change_that_is_lost(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     leaves = others[fault.target % len(others)]
     links.depose(stage, leader, replace(fault, kind="depose", amount=0.5 + fault.amount / 2))
 
+    # Right behind the cut it still believes that it leads: it appends the change, and can commit it no more.
     def ask() -> None:
         process.begin()
         try:

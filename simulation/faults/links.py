@@ -228,6 +228,7 @@ def break_in_the_middle(stage: Stage, host: BrokerHost, other: BrokerHost, fault
             if link.slowed_by is taken:
                 link.slowed_by = None
 
+    # A clogged link takes a window's worth and no more: what has not all gone is longer than that.
     stage.network.set_clogged(host.name, other.name, True)
     link.slowed_by = taken
     stage.scheduler.after(fault.duration_ns, undo)

@@ -42,6 +42,7 @@ def stop(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     def before_close() -> None:
         nonlocal may_lose_power
         stage.done(fault, host.name, "closes")
+        # Asked now and not when it began to stop: meanwhile others may have failed, with whom it would be too many.
         may_lose_power = not stage.is_calm() and _may_lose_power(stage, host)
         if operations and may_lose_power:
             host.disk.arm_power_failure(operations)

@@ -9,6 +9,7 @@ from simulation.world.running import Result
 def summary_line(result: Result, cpu_seconds: float) -> str:
     """Describes a run in one line."""
     simulated = result.simulated_ns / 1e9
+    # With async flush a majority that loses its power may lose what was acknowledged: no finding, but worth a word.
     verdict = "holds"
     if result.violation is not None:
         verdict = f"VIOLATED: {result.violation.invariant}"

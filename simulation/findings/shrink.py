@@ -143,6 +143,7 @@ class _Search:
     def _search(self) -> None:
         while True:
             before = self.best.plan
+            # The length again behind each large step: the smaller plan may come to the finding earlier.
             for what, step in (
                 ("length", self._cut),
                 ("kinds of faults", self._drop_kinds),
@@ -164,6 +165,7 @@ class _Search:
 
     def _fails(self, plan: Plan) -> bool:
         """Runs the plan; true if it comes to the same finding, and then its run is the best one."""
+        # A run is a function of its plan: what was tried has the same outcome again.
         if plan in self._tried:
             return plan == self.best.plan
         if self.runs >= self._runs_max:
@@ -173,6 +175,7 @@ class _Search:
         self._tried.add(plan)
         self.runs += 1
         result = self._run(plan, self._limit_ns(plan))
+        # The same cause, not just any: another finding would be shrunk in its place.
         fails = (
             result is not None and result.violation is not None and cause_of(result.violation) == self._cause
         )
@@ -198,6 +201,7 @@ class _Search:
         else:
             faults = plan.faults
             calm_ns = max((fault.time_ns + fault.duration_ns for fault in faults), default=0)
+        # Whole seconds, and no calm before the group has come together: such a plan is one that could be drawn.
         calm_ns = max(_CALM_EARLIEST_NS, -(-calm_ns // SECOND) * SECOND)
         earlier_ns = max(0, plan.calm_ns - calm_ns)
         if not earlier_ns and faults == plan.faults:
@@ -220,6 +224,7 @@ class _Search:
             return self._fails(replace(self.best.plan, faults=kept))
 
         kinds = tuple(dict.fromkeys(fault.kind for fault in self.best.plan.faults))
+        # Without any fault first: load alone is enough for some mistakes, and nothing is smaller.
         if not fails(()) and not any(fails((kind,)) for kind in kinds):
             _leave_out(kinds, fails)
 
@@ -248,6 +253,7 @@ class _Search:
 
     def _drop_nodes(self) -> None:
         if self.best.plan.nodes > 3:
+            # Operators may not be bound to keep more voters than there are left.
             shape = self.best.plan.shape
             shape = replace(shape, fewest_voters=min(shape.fewest_voters, 3))
             self._fails(replace(self.best.plan, nodes=3, shape=shape))
@@ -260,6 +266,7 @@ class _Search:
             self._fails(replace(self.best.plan, queues=1))
         if self.best.plan.shape != Shape():
             self._fails(replace(self.best.plan, shape=Shape()))
+        # All limits at once, and one by one only where that no longer fails: most findings need none of them.
         usual = Limits()
         if self.best.plan.limits != usual and not self._fails(replace(self.best.plan, limits=usual)):
             for limit in fields(Limits):

@@ -29,6 +29,7 @@ _NOTES, _TRACE_EVENTS = 60, 40
 
 def last_events(notes: list[str], traces: Mapping[str, bytes]) -> list[str]:
     """Lines in the order of time, ending with the newest; `notes` are a transcript's, `traces` may be empty."""
+    # Each host writes a trace of its own; only by their times do they become one story.
     recorded = sorted(
         (event for name, data in traces.items() for event in _lines(name, data)), key=lambda event: event[0]
     )
@@ -52,6 +53,7 @@ def _lines(name: str, data: bytes) -> Iterator[tuple[int, str]]:
     replicas appended and committed. Roles, truncations and faults are notes already."""
     if not data:
         return
+    # A question is told with its answer, in one line at the time of the answer: a reader wants to see both at once.
     process = name
     asked: dict[int, Invoke] = {}
     for event in read_trace(BytesIO(data)):

@@ -245,6 +245,7 @@ def answer_of(code: int, answer: RemotingCommand) -> Answer:
     """Puts a real answer to a request of this code into the form of the model's. Raises RemotingError."""
     fields, body = answer.fields, answer.body
     said: object = None
+    # Remarks, versions and the order of members are left out: RocketMQ's clients go by what is kept here.
     if code == RequestCode.REGISTER_BROKER:
         order = decode_body(body, KeyValueTable).table if len(body) else None
         said = (fields.get("masterAddr"), order)

@@ -118,6 +118,7 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
     end_ns = seconds * SECOND
     calm_ns = max(_FIRST_FAULT_NS, end_ns - max(20 * SECOND, end_ns // 3))
     kinds = kinds_of(number)
+    # Some kinds would lose data that async flush does not promise: their plans flush before they acknowledge.
     is_sync = random.random() < 0.6 or not NEEDS_SYNC.isdisjoint(kinds)
     drawn_nodes = 5 if random.random() < _FIVE_NODES_SHARE else 3
     group_size = nodes or drawn_nodes
@@ -204,6 +205,7 @@ def _draw_limits(random: Random) -> Limits:
     def small(default: int, *smaller: int) -> int:
         return random.choice(smaller) if random.random() < _SMALL_SHARE else default
 
+    # Retention by age has two settings, of which one alone changes nothing in a run of a minute.
     keeps_seconds = random.random() < _SMALL_SHARE
     append_bytes = small(usual.append_bytes, 512, 2048, 8192)
     return Limits(

@@ -43,6 +43,7 @@ def draw_faults(
     """
     faults = []
     mean_gap_ns = int(random.choice(rhythm.mean_gaps_s) * rarity * SECOND)
+    # Gaps are exponential, so that some faults come close to each other; a least gap lets each of them take effect.
     at = rhythm.begin_ns + random.randrange(min(mean_gap_ns, rhythm.first_within_ns))
     while at < end_ns:
         faults.append(draw_fault(random, kind, at, rhythm, end_ns))

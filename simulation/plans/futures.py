@@ -32,6 +32,8 @@ def with_future(plan: Plan, fork: Fork) -> Plan:
         for fault in plan.faults
         if fault.kind not in LASTING and not (plan.flush == "async" and fault.kind in NEEDS_SYNC)
     )
+    # The past stays as it is, draw by draw, and so the run comes to the fork as before. What lasts is the end of all
+    # others in any future, as a core that is left alone must be.
     future: list[Fault] = []
     end_ns = min((fault.time_ns for fault in lasting), default=plan.calm_ns)
     is_lasting = any(fault.kind in LASTING for fault in past)

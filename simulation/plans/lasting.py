@@ -22,6 +22,7 @@ def with_core(plan: Plan) -> Plan:
     """Lets a core of the group be left alone from a moment on, and the rest be broken until all faults end."""
     random = stream(f"core {plan.seed}")
     begin_ns = _BEGIN_NS + random.randrange(max(1, int((plan.calm_ns - _BEGIN_NS) * _BEGIN_SHARE)))
+    # Nothing that was drawn for later may touch the core: whatever fails in it from now on is a finding.
     lasting = Fault(begin_ns, "core", random.randrange(1 << 16), plan.calm_ns - begin_ns, random.random())
     return replace(plan, faults=(*_faults_before(plan, begin_ns), lasting))
 

@@ -86,6 +86,7 @@ def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> P
         plan = _beside(plan, "other work", _OTHER_WORK_SHARE, "other work")
         plan = _beside(plan, "client pause", _CLIENT_PAUSE_SHARE, "client pause")
         return _with_idle_stretch(_with_unheard(plan))
+    # Dense seeds are counted by themselves: each run of `round_length()` of them makes all pairs of kinds meet.
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)
     return draw_dense_plan(seed, number, seconds=seconds, nodes=nodes)
 

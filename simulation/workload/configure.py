@@ -152,6 +152,7 @@ async def _route(context: Context, runtime: Runtime, rules: Configurations, admi
                 RequestCode.DELETE_TOPIC_IN_NAMESRV,
             )
         )
+        # No broker has these topics: a name server knows of them what it was told itself, and nothing else.
         body = b""
         if code == RequestCode.REGISTER_TOPIC_IN_NAMESRV:
             data = QueueData(broker_name=broker, perm=6, read_queue_nums=2, write_queue_nums=2)
@@ -193,6 +194,7 @@ async def _intrude(context: Context, runtime: Runtime, admin: AdminClient) -> No
         await runtime.sleep(random.expovariate(1 / _INTRUDE_PAUSE_S))
         if context.load_stopped:
             continue
+        # A broker's own address, or one that nobody has: either would lead clients astray if it were entered.
         node = random.choice(context.members.machines).settings.node
         address = random.choice((node.listen, "10.0.9.9:10911"))
         code: int = RequestCode.UNREGISTER_BROKER

@@ -131,6 +131,8 @@ class Configurations(Invariant):
         """Checks that the answer is what the requests before it make it. Raises Violation."""
         if command.is_response:
             return
+        # A change that could not be saved must be refused, and not be in force: so the model is told that the disk
+        # failed.
         server = self._servers[host.address]
         failed = command.code in SAVING and host.storage is not None and host.storage.failed
         expected = server.model.answer(number, command, now_ns, failed=failed)

@@ -213,6 +213,7 @@ class Inquiries(Invariant):
         places = [message.head.physical_offset for message in found]
         if places != sorted(dict.fromkeys(places), reverse=True):
             raise Violation("messages are found newest first", "inquirers", f"{what}: {places}")
+        # What was committed while the question was out may be found or not; what was there before must be.
         known = [message.record.physical_offset for message in allowed]
         for message in found:
             self._check_bytes(what, message)

@@ -120,6 +120,8 @@ class Orders(Invariant):
         lock = self._granted.locks.get((GROUP, TOPIC, queue_id))
         if lock is None or lock.client.partition("!")[0] != member:
             raise Violation("handled under its own lock", member, f"{place}: {lock}")
+        # The holder before may have handled more than it has stored: another member begins at a stored offset. The same
+        # member, if it has kept its lock, knows where it was, and may also handle the last message once more.
         last_member, last_offset = self._last.get(queue_id, ("", 0))
         stored = self._stored.setdefault(queue_id, [0])
         begins = (*stored, last_offset, last_offset + 1) if member == last_member else stored

@@ -92,7 +92,7 @@ async def pick(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     def offer() -> Message:
         properties = {"price": str(random.randrange(100))}
         region = random.choice(("eu", "asia", "us", None))
-        if region is not None:
+        if region is not None:  # else a comparison with it is neither true nor false
             properties["region"] = region
         return Message(TOPIC, random.randbytes(40), properties=properties)
 

@@ -197,6 +197,7 @@ async def report(context: Context, runtime: Runtime, writer: TraceWriter) -> Non
             await runtime.sleep(random.expovariate(1 / _PAUSE_S))
             if is_over:
                 continue
+            # Once the load has stopped it reports a last time: that report must be what is stored at the end.
             is_last = context.load_stopped
             try:
                 queue = random.choice(await consumer.queues(TOPIC))

@@ -140,6 +140,7 @@ async def _consume(context: Context, runtime: Runtime, rules: Resets) -> None:
                     member.sent(queue.queue_id, offset)
         except Violation as violation:
             context.journal.found(violation)
+        # The judge has heard of the order before the client: what that reports from now on may not be of before.
         assert follow is not None, "a consumer follows such calls"
         follow(connection, command)
 
@@ -243,6 +244,7 @@ async def _administer(context: Context, runtime: Runtime, rules: Resets, groups:
             try:
                 answer = await admin.call(random.choice(addresses), code, _fields(request))
             except ConnectionFailed as error:
+                # A request that has left may be carried out at any time from now on: its order may come later.
                 if not error.request_left:
                     rules.refused(request, str(error))
             else:

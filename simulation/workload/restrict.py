@@ -62,6 +62,7 @@ async def restrict(context: Context, runtime: Runtime, writer: TraceWriter) -> N
                 runtime=runtime,
             )
             async with consumer:
+                # What a consumer hands out says nothing of pulls that found nothing: each answer is judged by itself.
                 consumer.core.pool = WatchedPool(
                     consumer.core.pool, (RequestCode.PULL_MESSAGE,), rules.pulling
                 )

@@ -37,6 +37,7 @@ async def send_now_and_then(
             try:
                 await (producer.send_many(made) if isinstance(made, list) else producer.send(made))
             except ClientError:
+                # A send may fail at once, and the next pause be short: nobody is to spin.
                 await runtime.sleep(_AFTER_FAILURE_S)
 
     async with Producer(

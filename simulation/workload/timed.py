@@ -104,6 +104,7 @@ class Timers(Invariant):
         progress, timers = node.replica.metadata.timers, node.replica.store.timers
         while not timers.catch_up(progress.floor, progress.steps):
             pass
+        # All that is not done, however far in the future: a unit that the index has lost would never be due.
         known = dict.fromkeys(offset for _, offset in timers.due(progress.steps, 1 << 62, 1 << 20))
         model, now_ns = self.context.model, self.context.scheduler.now_ns
         for (name, due), waiting in self._waiting.items():

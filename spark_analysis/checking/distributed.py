@@ -123,6 +123,8 @@ def _facts(history: History) -> tuple[dict[str, Any], int]:
     """Count the operations of the history; returns :func:`facts_of` them, and how many there are."""
     outcomes: dict[str, dict[str, int]] = defaultdict(dict)
     total, transactions, first, last = 0, 0, None, None
+    # One pass by Spark; what is left to add up here is a row for each function and outcome. An operation without an
+    # answer has no end, and counts with its beginning.
     rows = (
         history.operations.groupBy("function", "outcome")
         .agg(

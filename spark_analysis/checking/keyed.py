@@ -222,6 +222,7 @@ def _judge_key(table: pa.Table, model: Model, budget: Budget) -> pa.Table:
 def _verdict(
     path: str, judged: list[Any], bad: list[Any], bad_count: Mapping[str, int], model_name: str
 ) -> Verdict:
+    # Spark returns the keys in any order; a verdict on the same history is to read the same each time.
     mine = sorted((row for row in judged if row["path"] == path), key=lambda row: str(row["key"]))
     anomalies = tuple(
         Anomaly(

@@ -74,7 +74,7 @@ def _print_one(verdict: Verdict, around: Mapping[int, Sequence[Operation]], cons
     style = _STYLES.get(verdict.verdict, _UNDECIDED_STYLE)
     console.print(f"[{style}]{verdict.verdict.upper()}[/]  {escape(verdict.path)}", highlight=False)
     functions = verdict.facts.get("functions", {})
-    if functions:
+    if functions:  # a log's; a history of keys has none of these facts
         parts = ", ".join(f"{sum(outcomes.values()):,} {name}" for name, outcomes in functions.items())
         unknown = sum(outcomes.get("info", 0) for outcomes in functions.values())
         _say(

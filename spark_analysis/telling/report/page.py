@@ -53,6 +53,7 @@ def render(verdict: Verdict, data: ReportData) -> str:
     """The HTML text of the page."""
     import jinja2
 
+    # Clients get their names everywhere before anything is drawn, so that figures and sentences call them the same.
     verdict = with_names(verdict, data.names)
     windows = {
         place: replace(window, operations=tuple(named(one, data.names) for one in window.operations))
