@@ -137,6 +137,7 @@ def load(path: str | Path) -> Accounts:
 def parse(text: str, file: str) -> Accounts:
     """The accounts in a file's text. Raises `AccountsError`."""
     entries = _parse(text, file)
+    # What a default or a name stands for is found out here, once: a request is judged by looking into a dict.
     by_access_key: dict[str, Account] = {}
     for entry in entries.accounts:
         if entry.access_key in by_access_key:

@@ -43,6 +43,7 @@ def with_account(text: str, file: str, entry: AccountEntry) -> str:
         lines += block
     else:
         lines[place] = block
+    # The text was changed by its lines: read as a server reads it, it must be what it was but for this account.
     changed = "".join(lines)
     expected = dict(_by_key(text, file)) | {entry.access_key: entry}
     _check(changed, file, expected)
@@ -124,6 +125,7 @@ def _found(text: str, file: str, access_key: str) -> tuple[list[str], slice | No
             end -= 1
         if _access_key("".join(lines[begin:end])) == access_key:
             return lines, slice(begin, end)
+    # TOML has other ways to write an account, such as an inline table. They are read, and not edited.
     if access_key in _by_key(text, file):
         raise AccountsError(
             f"{file}: account {access_key} is not written as a table [[accounts]] of its own: edit the file by hand"

@@ -45,6 +45,7 @@ def _parse_one(text: str) -> Matcher:
 
 def _numbers(part: str, text: str) -> frozenset[str]:
     """The values that one part stands for, as they are written in an address."""
+    # Texts are compared, and no numbers: an address as the system writes it has no leading zeros.
     if part == "*":
         low, high = 0, 255
     elif match := re.fullmatch(r"(\d{1,3})-(\d{1,3})", part):

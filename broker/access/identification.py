@@ -57,6 +57,7 @@ class Identification:
         `host` is packed as in a record, `greeting` and `is_encrypted` are of the connection. Raises `RefusedError`.
         Whoever calls this twice for a request is told that its signature was used.
         """
+        # Before the signature is looked at: whatever that is worth, it is the connection that has to be another.
         account = self.named(host, command)
         if account is not None:
             if self._encrypted_only and not is_encrypted:

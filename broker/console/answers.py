@@ -82,6 +82,7 @@ def is_unknown(error: BaseException) -> bool:
 
 
 def _describe(error: Exception) -> tuple[int, str] | None:
+    # From the most special kind to the general one: many of these derive from others below.
     match error:
         case RefusedError():
             return error.status, error.kind

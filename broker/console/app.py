@@ -145,6 +145,7 @@ class Console:
                 "release": THIS_RELEASE.name,
             }
         )
+        # No script reads it, and no other site's page has it sent along (`guard`).
         response.set_cookie(
             self._cookie(request),
             name,

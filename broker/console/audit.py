@@ -82,6 +82,7 @@ class AuditLog:
         if detail:
             fields["detail"] = detail
         line = msgspec.json.encode(fields) + b"\n"
+        # One call for a whole line: those of two consoles with one file do not mix.
         try:
             written = os.write(_STANDARD_ERROR, line) if self._file is None else self._file.write(line)
             if written != len(line):

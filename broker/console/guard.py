@@ -53,10 +53,12 @@ class Guard:
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("content-security-policy", POLICY)
+                # The page's own files may be kept, and are asked about each time; answers are never kept.
                 kept = "no-cache" if scope["path"].startswith("/assets/") else "no-store"
                 headers.setdefault("cache-control", kept)
             await send(message)
 
+        # Before anything of the application, its errors included: an answer to the wrong page is one too many.
         headers = Headers(scope=scope)
         if not self._is_ours(headers.get("host", "")):
             failure = Failure(

@@ -140,6 +140,7 @@ class Live:
             seconds = 0.0 if before is None else (now.at_ms - before.at_ms) / 1000
             kept.append(_point(previous, group, now.at_ms, seconds))
         for name in self._points.keys() - {group.name for group in now.groups}:
+            # Without a failure it is gone; with one nobody could tell, and its history goes on behind the gap.
             if not now.failure:
                 del self._points[name]
                 self._leaderless_since.pop(name, None)

@@ -87,6 +87,7 @@ class Seats:
                 if error.code == ResponseCode.NO_PERMISSION:
                     return False
                 raise
+            # The first that answers decides, whatever it says; one that is down says nothing about the account.
             failure: ClientError = ClientError("no broker is registered")
             for _, data in sorted(info.broker_table.items()):
                 for _, address in sorted(data.broker_addresses.items()):

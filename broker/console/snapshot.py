@@ -214,6 +214,7 @@ class Observer:
 
 def _merged(known: Iterable[NodeStatus]) -> tuple[KnownLeader, ...]:
     """Return the leaders that nodes remember, each with the earliest time at which a node heard of it."""
+    # A term has one leader at most (Raft 5.2), so that the term tells which of them are the same.
     first: dict[int, KnownLeader] = {}
     for leader in (leader for status in known for leader in status.leaders):
         if leader.term not in first or leader.at_ms < first[leader.term].at_ms:

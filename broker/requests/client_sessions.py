@@ -175,6 +175,7 @@ class ClientSession:
         sessions.begin()
         self.active_ns = sessions.time.now_ns
         held = decoder.pending_size
+        # Good requests before a malformed frame are handled: their client may have sent them long before.
         try:
             commands = decoder.feed(data)
         except BrokenStreamError as error:
@@ -182,13 +183,14 @@ class ClientSession:
             if self._ends_with is None:
                 self._ends_with = _NoFrame(error.reason, str(error), error.request)
         if self._unhandled:
-            self._unhandled += commands
+            self._unhandled += commands  # in the order in which they came
         else:
             self._handle_some(commands)
             if self._ends_with is not None and not self._unhandled:
                 self._end(self._ends_with)
         if commands and not self._stays:
             self._stays = sessions.places.asked(connection)
+        # The bytes of whole frames are not counted: they are handled, or stand among `_unhandled`.
         if held or decoder.pending_size:
             sessions.incomplete.holds(connection, decoder.pending_size, anew=bool(commands))
         if not connection.is_proven:
@@ -228,6 +230,7 @@ class ClientSession:
             self._unhandled.clear()
             connection.has_unhandled = False
             return 0
+        # A greeting is answered here also where it waited: behind it the client signs for the nonce that it is told.
         command = self._unhandled.popleft()
         if command.code == _GREETING:
             self._greet(command)

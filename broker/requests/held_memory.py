@@ -94,6 +94,7 @@ class HeldMemory:
     def _in_order(self) -> Iterator[tuple[Connection, Held, bool]]:
         """Yields all connections, each with whether it stands still, in the order in which they are to go."""
         now_ns = self._time.now_ns
+        # An address counts with all that its connections hold: many small ones go before a single large one.
         of_share: Counter[tuple[bool, bool, str]] = Counter()
         ranked: list[tuple[tuple[bool, bool, str], Connection, Held]] = []
         for connection, held in self.held.items():

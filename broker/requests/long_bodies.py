@@ -44,6 +44,7 @@ def listed(
     some = list(islice(left, MEMBERS_AT_ONCE))
     while some:
         written = write(some)
+        # Between the brackets: none of its members may be one that the client may see.
         if len(written) > 2:
             pieces.write(separator, memoryview(written)[1:-1])
             separator = b","

@@ -49,6 +49,7 @@ class PutTimes:
     def turn_ended(self, serving: bool, last_index: int, applied_index: int, now_ns: int) -> None:
         """Notes what the log holds, and how much of it is applied, after a turn of a node that serves or not."""
         under_way = self._under_way
+        # A leadership's own entries only: what it appends last may never be committed, or be by the next leader.
         if not serving:
             self._last_index = None
             under_way.clear()

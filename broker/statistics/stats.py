@@ -85,6 +85,7 @@ class Stats:
 
     def sample(self, now_ns: int, hour: int, queues: ConsumeQueues) -> None:
         """Notes the counts of this moment, which is in that hour of the day."""
+        # RocketMQ's runtime table has counts since midnight; a sample every ten seconds meets it well enough.
         if hour == 0 < self._hour:
             self.mornings = (self.mornings[1], (self.put, self.got))
         self._hour = hour
@@ -170,6 +171,7 @@ def _counted(table: dict[str, Counted], key: str, made: Callable[[], Counted]) -
     """Returns what is counted under a key, begun anew if it is not there; the table is bounded by forgetting."""
     counted = table.get(key)
     if counted is None:
+        # Names come from clients: without a bound they would fill the memory.
         if len(table) >= GROUPS_COUNTED_MAX:
             del table[next(iter(table))]
         counted = table[key] = made()

@@ -58,7 +58,7 @@ class StoredBytes:
             queue = queues.get(topic, queue_id)
             if queue is None:
                 continue
-            offset = max(first, queue.min_offset)
+            offset = max(first, queue.min_offset)  # retention may have taken some since
             messages = record_bytes = 0
             while offset < queue.max_offset:
                 units = queue.unit_bytes(offset, queue.max_offset - offset)

@@ -43,6 +43,7 @@ class Windows:
         for span, (seconds, buckets) in enumerate(_SPANS):
             number = now_s // seconds
             place = number % buckets
+            # The bucket is of an earlier round of the ring: it begins anew, which is all that time costs.
             if self._numbers[span][place] != number:
                 self._numbers[span][place] = number
                 self._counts[span][place] = self._times[span][place] = 0

@@ -104,6 +104,7 @@ class broker:  # noqa: N801 - it is used as a function
         if not structlog.is_configured():
             _log_to_logging()
         directory = Path(self._directory or self._files.enter_context(_temporary_directory()))
+        # A thread with Trio's loop of its own: a test may run on asyncio, or on none.
         servers = serving(directory, self._nodes, flush=self._flush, keep=self._directory is not None)
         self._thread = OwnThread(servers, "trivet.testing")
         return self._thread.open()

@@ -68,6 +68,7 @@ class Power:
         """Make the store what was flushed of it. No process may use it."""
         with self._lock:
             self.losses += 1
+            # Files that were made since, and whose directory nobody has synced, are gone with their names.
             for path in self._names.keys() | self._synced.keys():
                 (self.root / path).unlink(missing_ok=True)
             for path, image in self._synced.items():
@@ -88,6 +89,7 @@ class Power:
     def flushed(self, image: _Image, descriptor: int, begin: int, end: int) -> None:
         """Note that this part of a file was flushed."""
         with self._lock:
+            # A system writes whole pages: what else has been stored in the first and the last is durable, too.
             begin -= begin % PAGE_BYTES
             end = min(image.size, end + -end % PAGE_BYTES)
             image.take(os.pread(descriptor, max(0, end - begin), begin), begin)

@@ -250,6 +250,7 @@ class BrokerHost:
         self.disk.lose_process()
         self.note(f"cannot start: {error}")
         kept, self.kept_index = self.kept_index, None
+        # A node may refuse what a fault has done to its disk, and what a later release has written. All else is found.
         if isinstance(error, StoreTooNewError) and self.went_back:
             self._upgrade(error)
         elif isinstance(error, DamagedFileError) and kept is not None:
@@ -344,6 +345,7 @@ class BrokerHost:
             self.kill()
             self._upgrade(error)
             return
+        # Told before the process is gone: what its replica was like is what explains the error.
         text = "".join(traceback.format_exception(error))
         state = self.describe_state()
         if self.process is not None and self.process.is_stopping:

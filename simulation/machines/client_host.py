@@ -38,6 +38,7 @@ class ClientHost:
         """Starts the process; does nothing while it runs."""
         if self._runtime is not None:
             return
+        # The clients of a machine's next process are others: their names, numbers and traces are not of the last one.
         self._incarnation += 1
         number = self._incarnation * 100 + int(self._ip.rpartition(".")[2])
         writer = self._writer = self._new_writer(f"{self.name}.{self._incarnation}")

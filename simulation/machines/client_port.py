@@ -65,6 +65,7 @@ class ClientPort:
 
     def take(self, endpoint: Endpoint, ended: Callable[[], object] = nothing) -> ClientSession | None:
         """Takes in a client that has connected, unless all places are taken; `ended` is called when it is gone."""
+        # Counted before: what `accept` closes for this one is what is judged.
         leaving = sum(connection.aborted for connection in self._guests)
         session = self._clients.accept(endpoint.address, pack_host(*split_address(endpoint.address)))
         self._judge(session, leaving)
@@ -99,6 +100,7 @@ class ClientPort:
         `leaving` were to be closed before, for whatever reason. It is not known here which of them still has its place,
         and so less is judged while there are any.
         """
+        # One that has asked may stay for good; so the crowd of those that have not is where somebody must go from.
         guests, is_full = self._guests, len(self._guests) >= self._places
         gone = [connection for connection in guests if connection.aborted]
         alive = len(guests) - len(gone) + (session is not None)

@@ -132,6 +132,7 @@ class ClientRuntime(TaskProcess):
         given_up = False
 
         def opened(endpoint: Endpoint | None, reason: str) -> None:
+            # The kernel goes on with a connection that nobody waits for; what comes of it is closed at once.
             if (given_up or self.killed) and endpoint is not None:
                 endpoint.close()
                 return

@@ -116,6 +116,7 @@ class PeerFrames:
             body = bytearray(frame.body)
             body[random.randrange(len(body))] ^= 1 << random.randrange(8)
             frame = frame._replace(body=body)
+        # One draw for all three: a message is hit by one of them at most.
         drawn = random.random()
         for probability, fault in (
             (faults.loss, "message loss"),

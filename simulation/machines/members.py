@@ -74,6 +74,7 @@ class Members:
             return False
         if not {*self.committed} <= {host.name for host in self.in_service()}:
             return False
+        # A voter may lose its disk now: nothing that counts is on that disk alone, or on its way from there.
         raft = leader.process.node.replica.raft
         for host in self.in_service():
             if host.process is None or host.paused or host.disk.failing_flushes:

@@ -148,6 +148,7 @@ class NameServerHost:
         if self._core is None:
             if self._disk is not None:
                 self.storage = KeptConfiguration(self._disk)
+            # All of it is made anew, as by a process: what the last one knew is gone but for the file.
             settings = NameServerSettings(listen=self.address)
             outgoing = Outgoing()
             self._wires = Wires(outgoing, self._network.scheduler, self._guarded, UNREAD_BYTES_MAX)

@@ -381,6 +381,7 @@ class SimulatedDisk:
             self.failing_flushes -= 1
             self.fired("flush failure")
             raise FlushError(path, "flush", "input/output error")
+        # A file of its own takes the name: readers and power failures see the old one or this one, and no mixture.
         whole = b"".join(data)
         inode = Inode(len(whole))
         inode.cached[:] = whole

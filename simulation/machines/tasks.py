@@ -379,6 +379,7 @@ class TaskProcess:
         self._step_scheduled = False
         if self.killed or self.is_paused:
             return
+        # Those that become ready meanwhile are for the next step, which time separates from this one.
         ready, self._ready = self._ready, deque()
         for task, error in ready:
             self.running = task
