@@ -195,6 +195,7 @@ def _check_keyed(
         call = Call(place, one.function, freeze(one.argument), told, one.invoke_ns, one.complete_ns)
         if (problem := complaint_of(model, call)) is not None:
             raise HistoryError(f"operation {place}: {problem}")
+        # A read without an answer says nothing, and changes nothing: it may stand anywhere.
         if call.complete_ns is not None or call.function not in READS:
             keys[one.key if model.by_key else ""].append(call)
     found = {key: decide_within(budget, model, calls) for key, calls in keys.items()}

@@ -462,6 +462,7 @@ def _write_witness(asked: Asked, verdict: Verdict, history: History | HistoryRow
     if verdict.verdict != LINEARIZABLE:
         print(f"witness: none, the history is {verdict.verdict}", file=sys.stderr)
         return
+    # A verdict comes without the order that explains it: that is looked for now, in this process.
     if history is None:
         is_written = write_keyed_witness(
             asked.witness, asked.paths[0], asked.format, asked.model, asked.budget

@@ -43,6 +43,7 @@ class Health:
         """Tells whether a node can serve clients, as leader or as follower."""
         report = self._report(self._node.time.now_ns)
         raft = report.raft
+        # A follower serves by its leader: whom it cannot reach, it cannot forward to.
         leader = "" if report.serving else "none is known"
         if raft.leader == raft.node:
             leader = "" if report.serving else "it leads, and does not serve yet"
@@ -54,6 +55,7 @@ class Health:
         elif report.disk_full:
             disk = "it is full: something found no room"
         registrars = self._running.registrars
+        # One name server that knows the node is enough for clients to find it.
         silent = [registrar.line.address for registrar in registrars if not registrar.is_registered]
         unregistered = (
             "" if not registrars or len(silent) < len(registrars) else f"not at {', '.join(silent)}"

@@ -376,6 +376,7 @@ class NodeMetrics:
 
     def _messages(self) -> Iterator[Told]:
         node, stats = self._node, self._node.stats
+        # What has come since the last ten seconds is not counted yet (`StoredBytes`).
         stats.stored.count(self._state.store.queues, node.time.now_ns // 1_000_000_000)
         taken = [
             (labels or (OTHERS,), messages, record_bytes)

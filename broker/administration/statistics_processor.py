@@ -99,7 +99,9 @@ class StatisticsProcessor:
             span = QueueTimeSpan(self._figures.name(header.topic, queue_id))
             queue = self._state.store.queues.get(header.topic, queue_id)
             if queue is not None and queue.max_offset > queue.min_offset:
-                consumed = stored.get(queue_id, -1)
+                consumed = stored.get(
+                    queue_id, -1
+                )  # as `ConsumerOffsetManager` answers for a queue without an offset
                 span.min_time_stamp = self._figures.store_time(queue, queue.min_offset)
                 span.max_time_stamp = self._figures.store_time(queue, queue.max_offset - 1)
                 span.consume_time_stamp = (

@@ -167,6 +167,7 @@ class BackupWriter:
             return
         position, term = entries.position_of(first), entries.term_of(first)
         last_term = self._terms[-1][1] if self._terms else manifest.base_term
+        # An entry begins where the last one ends, or a new file if the rest was too short for it: nothing in between.
         start = position - position % manifest.data_file_bytes
         follows = position == (
             self.end_position if start < self.end_position else max(start, manifest.first_position)
@@ -175,6 +176,7 @@ class BackupWriter:
             raise BackupError(
                 f"entry {first} at {position} of term {term} does not follow entry {self.last_index}"
             )
+        # Each file is durable before the next begins, so that at the end only the last one has to be waited for.
         if start >= self.end_position and not self.is_empty:
             sync(self._file_of(self.end_position - 1))
         with open_file(self._file_of(position), "ab") as file:
@@ -232,7 +234,7 @@ class BackupWriter:
             size, noted = path.stat().st_size, sizes.get(f"{_LOG}/{path.name}", 0)
             if size < noted:
                 raise DamagedBackupError(f"{_LOG}/{path.name}", f"it has {size} bytes of {noted}")
-            if damaged:
+            if damaged:  # the log ends before that file: its entries would leave a hole
                 path.unlink()
                 continue
             position, end = int(path.name), noted
@@ -297,6 +299,8 @@ class Backup:
                 raise DamagedBackupError(file.name, f"it has {path.stat().st_size} bytes of {file.bytes}")
             if _sha256(path, file.bytes) != file.sha256:
                 raise DamagedBackupError(file.name, f"its {file.bytes} bytes do not match their SHA-256")
+        # SHA-256 says that the files are what was written. That they were a log when they were written is another
+        # question, and so is whether the manifest speaks of this one.
         terms: list[tuple[int, int]] = []
         last_index, end_position = manifest.first_index - 1, manifest.first_position
         for entries in self.entries():

@@ -81,6 +81,8 @@ class ClientQuestionsProcessor:
         record = committed_record(self._state, offset)
         if record is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        # The sender names a consumer group that it may consume as, and any message: the group's clients must be allowed
+        # to read it, or this would be a way to read all.
         if self._requests.access is not None and not self._registry.may_read(
             header.consumer_group, topics_of(record)[:1]
         ):

@@ -116,6 +116,7 @@ def copy_entries(
     copied = 0
     for piece in files.entries(last_index):
         entries = _with_checksums(piece, survey, files.file_bytes)
+        # What an earlier run has copied must be what the source has now: either may have been written anew since.
         here = max(0, directory.last_index + 1 - entries.first_index)
         if here:
             directory.check_same(entries)

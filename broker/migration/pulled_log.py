@@ -39,6 +39,7 @@ class PulledLog:
             size = HEADER_BYTES + len(record)
             end = position + len(data)
             left = self._file_bytes - end % self._file_bytes
+            # As `EntryLog.next_position` has it: an entry that leaves no room for an end marker begins the next file.
             if size + MARKER_BYTES > left:
                 if size + MARKER_BYTES > self._file_bytes:
                     raise MigrationError(

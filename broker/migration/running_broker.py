@@ -185,6 +185,7 @@ class RunningBroker:
                 raise MigrationError(
                     f"{self._address}, message {offset} of queue {key[1]} of {key[0]}: {error}"
                 ) from error
+            # RocketMQ passes over messages that it cannot find, and answers with later ones.
             place = (bytes(record[head.topic_begin : head.topic_end]), head.queue_id, head.queue_offset)
             if place != (key[0].encode(), key[1], offset) or head.total_size != size:
                 raise MigrationError(

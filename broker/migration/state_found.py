@@ -175,6 +175,7 @@ def _add_positions(found: FoundState, survey: Survey) -> None:
                     f"consumer offset {offset} of {group} in queue {queue_id} of {topic}: it is impossible"
                 )
                 continue
+            # A consumer that stands beyond the end would pass over what is stored next.
             if offset > end:
                 beyond.append(f"{offset} of {group} in queue {queue_id} of {topic}, which ends at {end}")
                 offset = end

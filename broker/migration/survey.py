@@ -185,6 +185,8 @@ class Survey:
         if queue is None:
             queue = self.found[topic, found.queue_id] = FoundQueue(offset, offset)
         elif offset != queue.next_offset:
+            # A second 0 may be a repeated first message. It begins the queue anew if more was in it by then, or if the
+            # source's own queue leads here.
             if offset == 0 and (queue.next_offset > 1 or self._leads_here(topic, found)):
                 self.dead += queue.messages
                 queue = FoundQueue(0, 0, head.entry)

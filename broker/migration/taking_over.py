@@ -273,7 +273,7 @@ class TakingOver:
             if records:
                 theirs = bytearray(records[0].data)
                 ours = bytearray(self._directory.body_at(known.last_place, len(theirs)))
-                for record in (theirs, ours):
+                for record in (theirs, ours):  # all but the place in the log, which is another in a copy
                     record[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8] = bytes(8)
                 same = theirs == ours
             if not same:

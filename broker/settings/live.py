@@ -283,6 +283,7 @@ def _following_limits(settings: Settings, changed: Mapping[str, Any]) -> dict[st
 
 def _read(key: str, text: str) -> tuple[str, Any]:
     """The setting that a key means, and its value. Raises ChangeRefusedError."""
+    # RocketMQ's key, as mqadmin sends it, or Trivet's own name of the setting.
     meaning = rocketmq_keys.BROKER_KEYS.get(key)
     setting = key if meaning is None else meaning.setting
     table, _, name = setting.partition(".")

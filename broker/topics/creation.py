@@ -171,6 +171,7 @@ def missing_for_consumers(
                 continue
             group = SubscriptionGroupConfig(group_name=name)
             commands.append(PutGroup(group, group_ms, if_absent=True))
+        # A consumer subscribes to its retry topic before anything was sent back: its route must be there.
         retry_topic = RETRY_PREFIX + name
         if retry_topic not in metadata.topics and group.retry_queue_nums > 0:
             sys_flag = unit_sys_flag(retry_topic, name in unit_groups)

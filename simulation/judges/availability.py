@@ -156,6 +156,7 @@ class Availability:
         hosts = {host.name: host for host in self._members.machines if host.in_service}
         for host in hosts.values():
             check_limits(host)
+        # The members are those of the newest committed configuration, which the model knows: nodes may lag behind it.
         voters = [hosts[name] for name in self._model.voters if name in hosts]
         members = [*voters, *(hosts[name] for name in self._model.learners if name in hosts)]
         now_ns = self._scheduler.now_ns
@@ -210,6 +211,7 @@ class Availability:
                 raise Violation(LINKED, one.name, f"no links with {other.name} for {seconds:.1f} s")
             return
         pair.unlinked_ns = now_ns
+        # A link that was made anew since the last look has lost what was on it: its time begins again.
         if pair.linked_ns is None or any(
             now is not before for now, before in zip(connections, pair.connections, strict=True)
         ):

@@ -171,6 +171,7 @@ class Beliefs:
             if leadership.has_news:
                 leadership.has_news = False
                 self._check_matches(name, leadership, raft)
+        # Checks of all nodes against each other are dear: done where something has changed on which they depend.
         log = raft.log_terms
         seen = (
             log.last_index,
@@ -301,7 +302,7 @@ class Beliefs:
                 continue
             log = raft.log_terms
             standing = (log.last_term, log.last_index)
-            given = self._votes_in_vain(name, raft)
+            given = self._votes_in_vain(name, raft)  # those stand, whatever their voters hold by now
             electors = [voter for voter in voters if voter in given or self._would_elect(voter, standing)]
             if 2 * len(electors) > len(voters):
                 raise Violation(

@@ -270,6 +270,7 @@ class GroupModel:
 
         Returns the first index that is new, or last + 1. Raises Violation.
         """
+        # The first node to commit an entry says what it is; every other one must commit the same bytes.
         known_last = min(last_index, self.last_index)
         self.compare(node, log, first_index, known_last, "state machine safety")
         new_first = max(first_index, self.last_index + 1)
@@ -282,7 +283,7 @@ class GroupModel:
         index = new_first
         while index <= last_index:
             last, position, data = self._run(node, log, index, last_index)
-            if position > len(self.image):
+            if position > len(self.image):  # the end of a file that was too short for this entry
                 self.image += bytes(position - len(self.image))
             self.image[position:] = data
             self.learn(node, bytes(data), now_ns)

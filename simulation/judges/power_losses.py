@@ -254,6 +254,7 @@ class PowerLosses:
         while index <= last:
             begin = positions[index]
             start = begin - begin % file_bytes
+            # A file at a time: comparing bytes by the megabyte is what makes it possible at each loss of power.
             next_file = bisect_left(positions, start + file_bytes, index, last + 1)
             end = positions[next_file - 1] + HEADER.unpack_from(image, positions[next_file - 1])[1]
             stored = host.disk.cached_bytes(data_file(host.options, start))[begin - start : end - start]

@@ -136,7 +136,7 @@ class Steps:
         if name not in voters and not (leaves and name in raft.configurations[-2][1].voters):
             raise Violation(STANDS, name, f"stands in term {term}; {' '.join(voters)} are its group's voters")
         if (term - 1, name) in self._called:
-            return
+            return  # a leader that hands over has seen to it that its heir may win (3.10)
         promises = {**self._promises.get((term, name), {}), name: raft.recovering is not None}
         promised = [voter for voter in voters if voter in promises]
         plain = [voter for voter in promised if not promises[voter]]

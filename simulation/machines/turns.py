@@ -57,7 +57,7 @@ class ProcessTurns:
     def await_deadline(self, deadline_ns: int) -> None:
         """The next turn is due then, if nothing arrives before."""
         self._deadline_ns = deadline_ns
-        # A timer that fires too early looks again. Deadlines are put off in nearly every turn: a new timer for each time
+        # A timer that fires too early looks again: deadlines are put off in nearly every turn, and a new timer for each
         # would be dear.
         at_ns = self._clock.true_ns(deadline_ns)
         timer = self._timer

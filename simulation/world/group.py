@@ -91,6 +91,7 @@ def make_group(
     def now_ns() -> int:
         return scheduler.now_ns
 
+    # The first group's streams have the names that they had when there was one: its seeds stay what they were.
     monitor = Monitor(
         now_ns,
         journal,

@@ -63,7 +63,7 @@ def check_in_one_task(history: History, *, drained: bool = False, sparse: bool =
             rows += batch.num_rows
             values += pc.sum(pc.list_value_length(batch.column("values"))).as_py() or 0
             if rows > rows_max or values > values_max:
-                kept = []
+                kept = []  # too long: the other way judges it, and nothing of it is to fill the memory
             else:
                 kept.append(batch)
         answer = None

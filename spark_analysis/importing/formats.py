@@ -69,6 +69,7 @@ def _maps(text: Iterable[str]) -> Iterator[tuple[int, dict[str, Any] | BadLine]]
     lines = list(text)
     joined = "".join(lines)
     if _is_vector(joined):
+        # Lines are counted as forms are read: whoever has to mend the file looks for a line.
         number, place = 1, 0
         try:
             for begun, form in read_vector(joined):

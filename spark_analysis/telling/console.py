@@ -54,6 +54,7 @@ def print_verdicts(
         if number:
             console.print()
         _print_one(verdict, around[number] if around else {}, console)
+    # Last, where it is still seen when all has scrolled by.
     if len(verdicts) > 1:
         table = Table(title="Histories", title_justify="left", box=box.SIMPLE_HEAD)
         table.add_column("history", overflow="fold")

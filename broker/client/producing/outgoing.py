@@ -83,6 +83,7 @@ class Preparer:
             properties += _described(message)
             waits = is_delivered_later or _TIMER_SECONDS in message.properties
         sys_flag = 0
+        # As Java's producers do it (level 5); what does not become shorter goes as it is.
         if self._compress_above is not None and len(body) > self._compress_above:
             packed = zlib.compress(body, 5)
             if len(packed) < len(body):

@@ -57,6 +57,7 @@ def check_catalogue(
     pairs: list[DataFrame] = []
     others: list[DataFrame] = []
     if has_polls:
+        # Who subscribes may be given other queues between two polls, and go on elsewhere: that is allowed.
         subscribers = operations.where("function = 'subscribe' AND outcome <> 'fail'")
         subscribers = subscribers.select("client", sf.lit(True).alias("allowed")).distinct()
         between = _between_polls(polls, operations).join(subscribers, "client", "left")

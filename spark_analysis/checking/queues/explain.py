@@ -146,6 +146,7 @@ def _classified(
 ) -> DataFrame:
     """Name the kinds of seen values that no append explains, neither one acknowledged at that offset nor one of unknown
     outcome."""
+    # Only the few values that nobody explains are looked for elsewhere, so that no join is as long as the history.
     places = seen.join(unmatched.select("key", "value").distinct(), ["key", "value"], "left_semi")
     values = places.select("value").distinct()
     failed = (

@@ -293,6 +293,7 @@ def _values(acknowledged: DataFrame, moments: _Moments) -> DataFrame:
         )
         .select(
             "queue",
+            # An operation whose offsets have no gaps names the first one only.
             sf.coalesce(sf.get("offsets", sf.col("pos")), sf.col("first_offset") + sf.col("pos")).alias(
                 "position"
             ),

@@ -63,6 +63,7 @@ def words(verdict: Verdict) -> list[str]:
     clients = [kind for kind in verdict.counts if kind not in REPLICA_ANOMALIES]
     replicas = [kind for kind in verdict.counts if kind in REPLICA_ANOMALIES]
     is_log = verdict.facts.get("functions") is not None
+    # Linearizable says that no client can tell the system from one copy: that is the sentence, for a log as for a key.
     one_copy = f"a single {'queue' if is_log else verdict.facts.get('model', 'object')} on a single machine"
     said: list[str] = []
     if clients:
@@ -98,6 +99,7 @@ def checked_and_not(verdict: Verdict) -> list[tuple[str, str]]:
         state = {LINEARIZABLE: "holds", VIOLATED: "broken"}.get(verdict.verdict, "open")
         return [(state, f"every key behaves like the model {verdict.facts.get('model')}")]
 
+    # A promise of which nothing was recorded is not kept, and not broken either: the reader is to know that.
     def state_of(is_recorded: bool, kinds: Sequence[str]) -> str:
         if verdict.counts.keys() & set(kinds):
             return "broken"

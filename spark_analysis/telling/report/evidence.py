@@ -41,6 +41,7 @@ def evidence_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, tup
         ]
     if not chosen:
         return {}
+    # One query for all findings: each would read all events once more.
     any_of = reduce(lambda one, other: one | other, (condition for _, condition in chosen))
     shown_by = sf.array(*(sf.when(condition, sf.lit(place)) for place, condition in chosen))
     newest_first = Over.partitionBy("place", "node", "kind").orderBy(sf.desc("time_ns"), sf.desc("position"))

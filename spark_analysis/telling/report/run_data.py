@@ -43,6 +43,7 @@ def panels_of(verdict: Verdict, history: History) -> list[Panel]:
 
     start_ns, slices, slice_ns = cut_into_slices(verdict)
     shown = frequent(verdict)
+    # Answers count, at the time at which they came: an operation without one has no latency.
     rows = (
         history.operations.where("outcome = 'ok' AND complete_ns IS NOT NULL")
         .where(sf.col("function").isin(shown))

@@ -126,6 +126,7 @@ def _panels(verdict: Verdict, history: HistoryRows) -> list[Panel]:
     """Throughput, latency and lag of replicas."""
     start_ns, slices, slice_ns = cut_into_slices(verdict)
     shown = frequent(verdict)
+    # What `run_data.panels_of` asks of Spark, by the same rules.
     took: dict[tuple[str, int], list[float]] = defaultdict(list)
     for one in history.operations:
         if one["outcome"] == "ok" and one["complete_ns"] is not None and one["function"] in shown:

@@ -62,6 +62,7 @@ def _replaced(anomaly: Anomaly, operations: Sequence[Operation]) -> tuple[Operat
             return offset == 0
         return all(_precedes(old, new) for old in commits[offset] for new in since)
 
+    # Of all such pairs the closest in time: it is the easiest to see, and leads nearest to what went wrong.
     known = [one for group in (*commits.values(), answers) for one in group if one["outcome"] == "ok"]
     pairs = [
         (knew, told)
