@@ -361,6 +361,7 @@ class Store:
         Raises DiskError, FlushError: stop the node. A start that finds a reset half done reports
         `needs_snapshot`: nothing can be appended until `reset` was repeated.
         """
+        # The way of a node that runs, in one call: a start that finds it half done goes the same way again.
         empty = self.queues.empty()
         empty.add(queues.items())
         incoming = self.incoming(first_index, empty, snapshot)

@@ -424,6 +424,7 @@ class NameServer:
             wanted = {entry.key: entry.value for entry in parse_body(request.command.body)}
         except PropertiesSyntaxError as error:
             return response(request.command, ResponseCode.SYSTEM_ERROR, str(error))
+        # All are looked at before the first is put: an order is carried out as a whole, or not at all.
         for key, value in wanted.items():
             if key != _ORDERED_KEY:
                 return response(

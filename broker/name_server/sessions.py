@@ -192,6 +192,7 @@ class NameServerSessions:
             return _refusal(command, refused.code, refused.remark)
         except RemotingError as error:
             return _refusal(command, ResponseCode.SYSTEM_ERROR, str(error))
+        # Answers of one connection stay in the order of its requests: behind a long one all others of it wait.
         if not self._is_to_wait(connection, command):
             return self._carried_out(connection, command, sight)
         try:

@@ -347,6 +347,7 @@ class ClientRegistry(Generic[ConnectionType]):
             if entry.is_consumer:
                 group = self._consumers[entry.group]
                 client = group.left(entry.connection)
+                # A client may have several connections, to this node and by others: only with the last is it gone.
                 if not group.has_member(client.client_id):
                     changed[entry.group] = None
                 if not group.clients:

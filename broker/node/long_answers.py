@@ -52,6 +52,7 @@ class LongAnswers:
                     written: Pieces = finished.value
                     reply(connection, command, ResponseCode.SUCCESS, remark, body=written)
                     return
+                # What takes more than a step waits for the one that is written: their pieces would all be in memory.
                 if not is_long and self._is_writing:
                     self._budget.take(connection, command)
                     self._waiting.append((connection, command))

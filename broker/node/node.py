@@ -299,6 +299,7 @@ class Node:
         if self._forwarding.is_outside and command.code not in _ABOUT_THE_NODE:
             self._forwarding.refuse_outside(connection, command)
         elif place is HandledOn.ANY:
+            # A follower leaves what is committed for later, in larger pieces: an answer is to know of it.
             self.replica.committed.catch_up()
             self._handle(connection, command, handler)
         elif self.replica.leadership.serving:
@@ -433,6 +434,7 @@ class Node:
         except OverloadedError as error:
             refuse(connection, command, error)
             return
+        # If the leadership is lost meanwhile, the next leader is asked: nothing was read, so nothing is repeated.
         try:
             self.replica.leadership.read_barrier(
                 lambda: end(lambda: self._handle_confirmed(connection, command, handler)),

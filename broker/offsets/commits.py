@@ -178,6 +178,7 @@ class OffsetCommits:
         Raises `RequestError` when there would be one offset, or one consumer group, too many, and while topic or
         consumer group are being deleted.
         """
+        # Of several reports of a queue that are staged together the last one counts, and room is taken once.
         key = (group, topic, queue_id)
         if key not in self._staged:
             self._check_not_deleted(group, topic)

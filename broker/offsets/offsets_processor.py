@@ -135,6 +135,7 @@ class OffsetsProcessor:
         if command.is_one_way:
             self._offsets.stage(*key, header.commit_offset)
             return
+        # An offset is small, and consumers that could store none would get all messages again at their next start.
         self._leadership.check_may_append(despite_full_disk=True)
         self._offsets.commit(
             *key,

@@ -302,6 +302,7 @@ async def delete_group(
         raise NotThere(f"no broker knows the consumer group {name!r}{groups.in_doubt()}")
     fields = {"groupName": name, "cleanOffset": "true", "removeOffset": "true"}
     await groups.ask(lambda broker: groups.order(broker, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields))
+    # Behind the settings: a member that is left would have the retry topic made again by its next heartbeat.
     own = [RETRY_PREFIX + name, *([DEAD_LETTER_PREFIX + name] if dead_letters else [])]
     there = set(await groups.admin.topics())
     for topic in own:

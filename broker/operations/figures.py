@@ -127,6 +127,7 @@ def between(before: Sample, after: Sample) -> Figures:
     def rates(earlier: Mapping[tuple[str, str], int], now: Mapping[tuple[str, str], int]) -> dict[str, float]:
         found: dict[str, float] = {}
         for (name, broker), count in now.items():
+            # Offsets may go back by a reset, and counts with a topic that was made again: neither is a rate below 0.
             grown = max(0, count - earlier.get((name, broker), count))
             found[name] = found.get(name, 0.0) + grown / seconds
         return found

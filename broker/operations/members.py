@@ -40,6 +40,7 @@ async def running_infos(
 
     Members that say nothing are left out.
     """
+    # A member is connected to every broker group, and says the same of itself at each: one of them asks it.
     asked: dict[str, str] = {}
     for broker, connection in connections.items():
         for client in connection.connection_set if connection else ():

@@ -309,6 +309,8 @@ async def _consumptions(groups: Groups, consumers: list[str], message: StoredMes
         connection = await connection_of(groups, group, message.broker)
         members = 0 if connection is None else len(connection.connection_set)
         wanted = {} if connection is None else connection.subscription_table
+        # From what brokers know for certain to what only follows from the offset: that of a broadcasting consumer group
+        # says nothing, and a group without members may have subscribed to anything.
         state: State
         if connection is not None and connection.message_model is MessageModel.BROADCASTING:
             state = "broadcast"

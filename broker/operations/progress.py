@@ -73,6 +73,7 @@ async def lags(
         for place, consumer_offset in offsets.items()
         for at in [ranges.get((place.topic, place.queue), Range(0, 0))]
     }
+    # An offset of 0 in a queue that begins later may be none: members that begin at the end would skip what is there.
     in_doubt = [
         place
         for place, lag in found.items()

@@ -149,6 +149,7 @@ async def _timed(admin: AdminClient, name: str, limit: int) -> list[WaitingMessa
         first, end = await calls.min_offset(queue), await calls.max_offset(queue)
     except NoRoute:
         return []
+    # The queue is in the order of sending: more than are wanted are read, as some of them are delivered already.
     now_ms, found = admin.core.runtime.wall_ms(), []
     async for views in read_queue(admin, queue, max(first, end - 4 * limit), end):
         for view in views:

@@ -492,6 +492,7 @@ def take_frame(data: bytes, frame_bytes_max: int) -> tuple[HandshakeFrame, bytes
         raise PeerProtocolError(f"a handshake's header cannot be read: {error}") from error
     match fields:
         case _Hello():
+            # The first releases said one version only: they speak that one and no other.
             if fields.oldest_version is None:
                 fields.oldest_version = fields.version
             return Hello(**msgspec.structs.asdict(fields), nonce=body), rest

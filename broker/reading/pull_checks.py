@@ -38,6 +38,7 @@ class PullChecks:
     def check(self, header: PullMessageHeader) -> None:
         """Raises `RequestError` for a consumer group, topic or queue that may not be pulled; call `check_broker`
         first."""
+        # In the order of RocketMQ's PullMessageProcessor: where two things are wrong, clients get the code they know.
         metadata = self._state.metadata
         group = metadata.groups.get(header.consumer_group)
         if group is None:

@@ -63,6 +63,7 @@ class PullResponses:
                 self._send_found(connection, command, header, result, began_ns, is_near=True)
             return
 
+        # By then the queue may be gone, or its head with what was found: such a pull is handled anew.
         def loaded() -> None:
             if _is_refused(connection, command):
                 return

@@ -186,6 +186,7 @@ def _compiling(expression: str) -> Generator[None, None, Predicate]:
     parser, whole = _Parser(), None
     searches = 0
     for number, token in enumerate(tokens(expression), 1):
+        # Each costs as much as the property is long, for each message: this is what a condition could be dear by.
         searches += token.kind == "PART" and token.text.lower() == "contains"
         if searches > SEARCHES_MAX:
             raise SqlError(token.at, f"at most {SEARCHES_MAX} CONTAINS are allowed")

@@ -75,6 +75,7 @@ def points_of(points: Points, queues: Sequence[MessageQueue]) -> dict[MessageQue
     found: dict[MessageQueue, Point] = {}
     missing = []
     for queue in queues:
+        # The number alone names a queue of one broker group only; with several it would stand for two.
         point = left.pop((queue.topic, queue_name(queue)), None)
         if point is None and len(groups[queue.topic]) == 1:
             point = left.pop((queue.topic, str(queue.queue_id)), None)

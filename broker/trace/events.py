@@ -314,6 +314,7 @@ def _function_and_argument(function: int, argument: Any, group: str | None) -> t
             raise TraceFormatError(f"a committed offset is {brief(argument)}")
     elif argument is not None:
         raise TraceFormatError(f"{name} takes no argument, not {brief(argument)}")
+    # Consumer groups have offsets and nothing else: a group beside another function says that the writer was wrong.
     if (function in (F_COMMIT_OFFSET, F_FETCH_OFFSET)) != (group is not None):
         raise TraceFormatError(f"{name} with group {brief(group)}")
     return name, argument

@@ -78,6 +78,7 @@ def _parse_header(item: object, name: str) -> TraceHeader:
         raise TraceFormatError(
             f"{name}: trace version {item.get('version')!r}; this reader knows version {FORMAT_VERSION}"
         )
+    # By `type`: to `isinstance` true is an int, too.
     attributes = item.get("attributes", {})
     source, process, clock = item.get("source"), item.get("process"), item.get("clock")
     zero_wall_ns, clock_error_ns = item.get("zero_wall_ns"), item.get("clock_error_ns", 0)

@@ -382,6 +382,7 @@ class EntryLog:
         position = self.end_position
         index = self.last_index + 1
         unit_at = index * UNIT_BYTES
+        # All that can fail is done before the first field changes: below both limits a store is a copy.
         tail, units = self.tail, self.index.tail
         if position + size > tail.limit or unit_at + UNIT_BYTES > units.limit:
             position = self._make_room(size)
