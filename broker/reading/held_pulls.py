@@ -488,7 +488,12 @@ class HeldPulls:
         self._leadership.read_barrier(respond, lambda: self._hand_on(held), held.connection.share)
 
     def _hand_on(self, held: HeldPull) -> None:
-        """Asks the next leader, which may hold it for what is left of its time."""
+        """Asks the next leader, which may hold it for what is left of its time; not for a subscription that is no more:
+        that leader may have heard of the new one.
+        """
+        if held.subscribed != self._checks.subscribed(held.header):
+            self._have_pulled_anew(held)
+            return
         self._requests.forward_late(
             held.connection, done_late(held.command, held.header, self._time.now_ns - held.since_ns)
         )

@@ -231,6 +231,16 @@ def test_a_pull_that_a_deposed_leader_is_still_to_hand_on_is_ended_there() -> No
     assert len(client.answers) == 1
 
 
+def test_a_pull_that_waits_for_the_queues_end_goes_to_no_next_leader(group: Group) -> None:
+    client, old = consumer(group, "leader"), group.leader
+    group.lose = lambda source, target, _: old in (source, target)
+    pull = start(client, 0, 1, sysFlag=0)  # nothing is there, if this node leads
+    group.settle()
+    begin_heartbeat(client, "blue", 2)
+    group.advance(3)
+    assert told_to_pull_anew(client, pull) == 0
+
+
 def slow_group() -> Group:
     """A group each of whose turns does little."""
     group = Group(3, start=False)
