@@ -429,6 +429,10 @@ class HeldPulls:
             return None
         return self._reads.read(header, held.filter)
 
+    def is_outdated(self, held: HeldPull) -> bool:
+        """Tells whether the consumer group of a pull subscribes to something else since it came."""
+        return self._checks.subscribed(held.header) not in (held.subscribed, None)
+
     def _pull_anew(self, header: PullMessageHeader, offset: int) -> PullResult:
         """The response to a pull of a subscription that is no more; `offset` is where its client is."""
         queue = self._leadership.store.queues.get(header.topic, header.queue_id)
@@ -491,7 +495,7 @@ class HeldPulls:
         """Asks the next leader, which may hold it for what is left of its time; not for a subscription that is no more:
         that leader may have heard of the new one.
         """
-        if held.subscribed != self._checks.subscribed(held.header):
+        if self.is_outdated(held):
             self._have_pulled_anew(held)
             return
         self._requests.forward_late(

@@ -16,14 +16,14 @@ from log.errors import DiskFullError
 from raft.configuration import RemoveMember
 from raft.errors import RaftError
 from simulation.faults import disk_faults, links, processes
-from simulation.faults.moments import leads, when_it_comes
+from simulation.faults.moments import leads, votes_for_another, when_it_comes
 from simulation.faults.operations import give_leadership_to, hand_over_leadership, rivals
 from simulation.faults.stage import Stage
 from simulation.faults.strikes import lose_words
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.frame_faults import FrameFaults
 from simulation.plans.plan import Fault
-from simulation.scheduler import MILLISECOND, SECOND
+from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND
 
 _PAUSED_NS_MIN: Final = 1200 * MILLISECOND
 """Long enough for the others to elect one of them, and to lose it again."""
@@ -32,6 +32,10 @@ _CALLED_NS: Final = (20 * MILLISECOND, 200 * MILLISECOND)
 """The bounds of the time from one call for an election to the next: less than a campaign's round to several rounds."""
 _HEARD_LATE_NS: Final = 300 * MILLISECOND
 _FORMER_LIFE_NS: Final = 400 * MILLISECOND
+_BEHIND_A_VOTE_NS: Final = (0, 200 * MICROSECOND, MILLISECOND, 20 * MILLISECOND)
+"""How long behind its vote a disk goes: before the vote is heard, on its way, when it has been counted."""
+_STEPPED_DOWN_NS: Final = 2500 * MILLISECOND
+_VOTE_LATE_NS: Final = 6 * SECOND
 _OUTLIVES_NS_MAX: Final = 2 * SECOND
 """The delay with which words of a node may come: behind its next start, if that is soon."""
 _AWAY_NS_MIN: Final = 6 * SECOND
@@ -242,24 +246,73 @@ def left_behind(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
 
 def elected_in_vain(stage: Stage, host: BrokerHost, fault: Fault) -> None:
-    """A leader is deposed, and who is elected in its place is killed before any of its words is heard.
+    """A leader is deposed, and who is elected in its place ends before any of its words is heard: it is killed, or
+    stands still for long, so that no connection tells of it, and nothing else happens meanwhile.
 
     Those who are left have given their votes away, or have more in their logs than those who have.
     """
     former = stage.members.leader()
     hosts = stage.members.in_service()
     if former is None or any(one.process is None or one.paused for one in hosts):
-        return  # of three none can be spared beside the one that is killed
+        return  # of three none can be spared beside the one that is struck
+    stands_still = fault.amount >= 0.5
+    depose = replace(fault, kind="depose", amount=0.5 + fault.amount / 2)
     stage.done(fault, former.name)
-    links.depose(stage, former, replace(fault, kind="depose", amount=0.5 + fault.amount / 2))
+    links.depose(stage, former, replace(depose, duration_ns=0) if stands_still else depose)
 
     def strike(winner: BrokerHost, _: str) -> None:
         for peer in stage.members.machines:
             lose_words(stage, peer, winner, fault)
-        away_ns = fault.duration_ns if fault.amount < 0.5 else _WINNER_AWAY_NS
-        processes.kill(stage, winner, replace(fault, kind="kill", duration_ns=away_ns))
+        if stands_still:
+            processes.pause(stage, winner, replace(fault, kind="pause", duration_ns=_WINNER_AWAY_NS))
+            stage.keep_quiet(_WINNER_AWAY_NS)
+        else:
+            processes.kill(stage, winner, replace(fault, kind="kill"))
 
     when_it_comes(stage, [one for one in hosts if one is not former], leads, 0, strike)
+
+
+def disk_goes_in_an_election(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """A leader is deposed, and a voter loses its disk right behind the vote that it gives in the election. The
+    candidate may hear of the vote seconds later; meanwhile the deposed leader meets the voter, and neither of them the
+    candidate.
+
+    All others must be whole: of what the voter has promised they have to know enough.
+    """
+    former = stage.members.leader()
+    if former is None or former.process is None or not stage.members.may_lose_one():
+        return
+    term = former.process.node.replica.raft.term
+    stage.done(fault, former.name)
+    # It still leads when they meet, or stands again.
+    parted_ns = _STEPPED_DOWN_NS if fault.target >> 3 & 1 else 0
+    depose = replace(fault, kind="depose", amount=0.5 + fault.amount / 2, duration_ns=parted_ns)
+    links.depose(stage, former, depose)
+    others = [one for one in stage.members.in_service() if one is not former]
+    delay_ns = _BEHIND_A_VOTE_NS[fault.target % len(_BEHIND_A_VOTE_NS)]
+
+    def strike(voter: BrokerHost, name: str) -> None:
+        candidate = next((one for one in others if one.name == name), None)
+        if candidate is None or voter.process is None or not stage.others_are_whole(voter):
+            return
+        late = FrameFaults(
+            reordering=0.5 + fault.amount / 2,
+            source=voter.name,
+            late_ns_max=_VOTE_LATE_NS,
+            told=stage.counted_once("messages"),
+        )
+        candidate.frame_faults.append(late)
+        stage.scheduler.after(_VOTE_LATE_NS, candidate.end_frame_faults, late)
+        links.sever(stage, [(former.name, candidate.name)], _VOTE_LATE_NS)
+        gone = replace(fault, kind="new disk", duration_ns=fault.duration_ns % _FORMER_LIFE_NS)
+        stage.scheduler.after(delay_ns, go, voter, candidate, gone)
+
+    def go(voter: BrokerHost, candidate: BrokerHost, gone: Fault) -> None:
+        if not stage.is_calm() and voter.process is not None and stage.others_are_whole(voter):
+            links.sever(stage, [(voter.name, candidate.name)], _VOTE_LATE_NS)
+            processes.exchange_disk(stage, voter, gone)
+
+    when_it_comes(stage, others, lambda one: votes_for_another(one, term), 0, strike)
 
 
 def more_than_is_known(stage: Stage, host: BrokerHost, fault: Fault) -> None:

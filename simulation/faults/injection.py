@@ -22,14 +22,16 @@ from simulation.faults import (
 )
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
-from simulation.plans.plan import LEADER, Fault
+from simulation.plans.plan import LASTING, LEADER, Fault
 
 _LEADER_BITS: Final = 1
 """The bits above this one pick a host where the leader is not meant."""
 
 
 def inject(stage: Stage, fault: Fault) -> None:
-    """Does the fault now."""
+    """Does the fault now, unless one that came before needs quiet."""
+    if stage.is_quiet and fault.kind not in LASTING:
+        return
     _INJECTORS[fault.kind](stage, _target(stage, fault), fault)
 
 
@@ -92,6 +94,7 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "at a moment": moments.at_a_moment,
     "client pause": processes.client_pause,
     "elected in vain": choreographies.elected_in_vain,
+    "disk goes in an election": choreographies.disk_goes_in_an_election,
     "core": cores.core,
     "overload": overload.overload,
 }

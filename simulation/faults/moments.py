@@ -138,6 +138,16 @@ def leads(host: BrokerHost) -> str | None:
     return ANYBODY if _replica(host).raft.role is Role.LEADER else None
 
 
+def votes_for_another(host: BrokerHost, behind_term: int) -> str | None:
+    """A moment that begins with a vote for another node, in a later term than that, and lasts until the term has a
+    leader.
+    """
+    raft = _replica(host).raft
+    if raft.term <= behind_term or raft.leader is not None or raft.vote == host.name:
+        return None
+    return raft.vote
+
+
 def _while_leading(with_whom: Callable[[BrokerHost], str | None]) -> Callable[[BrokerHost], str | None]:
     def led(host: BrokerHost) -> str | None:
         return None if leads(host) is None else with_whom(host)

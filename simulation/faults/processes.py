@@ -14,6 +14,7 @@ from simulation.scheduler import MILLISECOND, SECOND
 from simulation.workload.order import LOCK_TTL_MS
 
 _OTHER_WORK_MS_MAX: Final = 60
+_APPLICATION_DOWN: Final = 0.25
 _CLIENT_PAUSE_NS: Final = (LOCK_TTL_MS * MILLISECOND, LOCK_TTL_MS * MILLISECOND + 6 * SECOND)
 """Others ask for an order lock that has run out within some seconds."""
 
@@ -140,14 +141,16 @@ def suspend(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 def new_disk(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """The process is killed, and starts again with an empty disk."""
 
-    def wipe() -> None:
-        host.kill()
-        stage.members.give_new_disk(host)
-        stage.done(fault, host.name)
-        host.start_after(fault.duration_ns)
-        kill_while_it_recovers(stage, host, fault, fault.duration_ns)
+    stage.when_others_are_whole(host, lambda: exchange_disk(stage, host, fault))
 
-    stage.when_others_are_whole(host, wipe)
+
+def exchange_disk(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """The process is killed now, whatever the group is at, and starts again with an empty disk."""
+    host.kill()
+    stage.members.give_new_disk(host)
+    stage.done(fault, host.name)
+    host.start_after(fault.duration_ns)
+    kill_while_it_recovers(stage, host, fault, fault.duration_ns)
 
 
 def clock_rate(stage: Stage, host: BrokerHost, fault: Fault) -> None:
@@ -194,11 +197,15 @@ def client_pause(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
 
 def client_kill(stage: Stage, host: BrokerHost, fault: Fault) -> None:
-    """A client process ends, and starts again later."""
+    """A client process ends, and starts again later; in a quarter of the cases all of its application do."""
     if not stage.clients:
         return  # a plan that was shrunk to nodes and faults
-    client = stage.clients[fault.target % len(stage.clients)]
-    report = stage.done if client.is_running else stage.armed
-    client.kill()
-    report(fault, client.name)
-    stage.scheduler.after(fault.duration_ns, client.start)
+    chosen = stage.clients[fault.target % len(stage.clients)]
+    application = chosen.name.rstrip("0123456789")
+    is_down = fault.amount < _APPLICATION_DOWN
+    for client in stage.clients:
+        if client is chosen or (is_down and client.name.rstrip("0123456789") == application):
+            report = stage.done if client.is_running else stage.armed
+            client.kill()
+            report(fault, client.name)
+            stage.scheduler.after(fault.duration_ns, client.start)

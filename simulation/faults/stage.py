@@ -41,6 +41,7 @@ class Stage:
     """Told of what is done to the whole group, and from when on a core of it is left alone."""
     host_names: list[str] = field(init=False)
     """The names of all brokers, name servers and clients, in this order."""
+    _quiet_until_ns: int = field(init=False, default=0)
     _ends_ns: dict[tuple[str, str], int] = field(init=False, default_factory=dict)
     """(machine or link, kind of fault) -> when the last of those that overlap there is over."""
 
@@ -84,6 +85,15 @@ class Stage:
                 undo()
 
         self.scheduler.after(duration_ns, ended)
+
+    def keep_quiet(self, duration_ns: int) -> None:
+        """No other fault comes for so long: what has been done shows only where nothing else befalls the group."""
+        self._quiet_until_ns = self.scheduler.now_ns + duration_ns
+
+    @property
+    def is_quiet(self) -> bool:
+        """True while no fault is to come."""
+        return self.scheduler.now_ns < self._quiet_until_ns
 
     # ---- waiting -------------------------------------------------------------------------------------
 

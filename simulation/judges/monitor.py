@@ -32,6 +32,7 @@ from simulation.judges.former_leaders import FormerLeader
 from simulation.judges.forwards import watch_forwards
 from simulation.judges.group_model import GroupModel
 from simulation.judges.group_time import GroupTime
+from simulation.judges.in_hand import watch_what_is_in_hand
 from simulation.judges.marks import Marks
 from simulation.judges.own_state import OwnState
 from simulation.judges.power_losses import CAUSE, PowerLosses
@@ -192,6 +193,7 @@ class Monitor:
 
         watched.former_leader = FormerLeader(host.name, node)
         watch_forwards(host.name, node._relayed)
+        watch_what_is_in_hand(host.name, node)
         self._watch_votes(host.name, replica)
         node.listeners.role_changes.append(look_at_clock)
         if replica.raft.commit_index > self.model.last_index:

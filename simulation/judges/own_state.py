@@ -34,6 +34,7 @@ SAVED: Final = "term and vote are on the disk"
 SNAPSHOT: Final = "what a node takes for its snapshot is on its disk"
 PREFERRED: Final = "who is asked to lead because it is preferred could lead at once"
 MEMBERS: Final = "the members are those of the newest configuration in the log"
+HELD: Final = "what is written counts as held"
 
 _RUN_BYTES_MAX: Final = 1 << 20
 
@@ -114,6 +115,13 @@ class OwnState:
             self._check_saved(host, seen, raft)
         if raft.persisted_index != seen.flushed_index or raft.log_generation != seen.generation:
             self._check_flushed(host, seen, raft, log)
+        if not self._sync_flush and raft.persisted_index < log.last_index:
+            # Else it is acknowledged with the next entries, and a group that gets none waits for ever.
+            raise Violation(
+                HELD,
+                host.name,
+                f"has written entries up to {log.last_index}, and tells nobody of more than {raft.persisted_index}",
+            )
         if self._configurations or raft.configuration_index >= 0:
             self._check_members(host, seen, raft, log)
 

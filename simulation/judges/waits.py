@@ -228,6 +228,12 @@ def _held_pull(seen: Seen) -> object:
     return None
 
 
+def _stale_pull(seen: Seen) -> object:
+    """A pull that is held for what its consumer group does not subscribe to any more."""
+    pulls = part_of(seen.node, HeldPulls)
+    return next((held for held in pulls.waiting() if pulls.is_outdated(held)), None)
+
+
 def _expired_file(seen: Seen) -> object:
     """A file of old messages, which nobody waits for, in an hour in which such files go."""
     replica, second = seen.replica, _second_file(seen)
@@ -334,6 +340,7 @@ WAITS: Final = (
     Wait("a read for a majority", Help.MAJORITY, 2 * SECOND, _read),
     Wait("messages for a place", Help.MAJORITY, 2 * SECOND, _acceptance),
     Wait("a pull for a message or order that is there", Help.MAJORITY, SECOND, _held_pull),
+    Wait("a pull for what its consumer group wants", Help.MAJORITY, SECOND, _stale_pull),
     Wait("an expired file for its end", Help.MAJORITY, _RETENTION_NS, _expired_file),
     Wait("a node for its leader", Help.LEADER, 1_500 * MILLISECOND, _news_of_the_leader),
     Wait("a node for what is committed", Help.LEADER, 4 * SECOND, _entries),

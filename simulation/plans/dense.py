@@ -41,6 +41,7 @@ _LATER_KINDS: Final = {
     "other work": 0.25,
     "client pause": 0.25,
     "elected in vain": 0.1,
+    "disk goes in an election": 0.1,
 }
 """Choreographies that are in no covering array, with their shares of the dense plans: each has a stream of its own, so
 that the seeds without it stay as they are."""
@@ -56,6 +57,8 @@ _OWN_ACTOR_SHARE: Final = 0.2
 _LATER_ACTORS: Final = {"writer": 0.25}
 """Others that no other plan has, with their shares; each has a stream of its own, so that the seeds without it stay as
 they are."""
+_BESIDE_ACTORS: Final = {"postponer": 0.2, "subscriber": 0.2}
+"""Others that come beside those of a plan, each from a stream of its own."""
 _FIRST_FAULT_NS: Final = 4 * SECOND
 _CLERKS_SHARE: Final = 0.5
 """The share of the plans whose clients stand still that have members who handle in order: their locks run out then."""
@@ -153,6 +156,9 @@ def _draw_actors(random: Random, seed: int) -> tuple[str, ...]:
     stands_still = stream(f"client pause {seed}").random() < _LATER_KINDS["client pause"]
     if stands_still and stream(f"paused clerks {seed}").random() < _CLERKS_SHARE:
         chosen = [*chosen[: _ACTORS_MAX - 1], "clerk"]
+    chosen += [
+        name for name, share in _BESIDE_ACTORS.items() if stream(f"dense {name} {seed}").random() < share
+    ]
     return tuple(name for name, actor in ACTORS.items() if actor.share >= 1 or name in chosen)
 
 

@@ -44,6 +44,7 @@ LATER_KINDS: Final = (
     "at a moment",
     "client pause",
     "elected in vain",
+    "disk goes in an election",
 )
 """Kinds that a share of the seeds has beside what they draw, or in its place (plans/seeds.py; all but the first three:
 plans/dense.py; "other work", "at a moment" and "client pause" in both)."""

@@ -35,6 +35,10 @@ _STANDS_STILL_SHARE: Final = 0.4
 _STANDS_STILL_NS: Final = 6 * SECOND
 _STRANGERS_SHARE: Final = 0.15
 _REPORTS_SHARE: Final = 0.4
+_BESIDE_ACTORS: Final = {"postponer": 0.2, "subscriber": 0.2}
+"""Actors that come beside those of a seed, with their shares."""
+_FEW_AT_ONCE: Final = 0.5
+"""The share of the plans with one of them in which little is looked at, or waits for a majority, at once."""
 _SUSPEND_SHARE: Final = 0.1
 _SUSPEND_RHYTHM: Final = Rhythm(
     begin_ns=6 * SECOND,
@@ -85,7 +89,7 @@ def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> P
         plan = _beside(plan, "at a moment", _MOMENTS_SHARE, "moments")
         plan = _beside(plan, "other work", _OTHER_WORK_SHARE, "other work")
         plan = _beside(plan, "client pause", _CLIENT_PAUSE_SHARE, "client pause")
-        return _with_idle_stretch(_with_unheard(plan))
+        return _with_idle_stretch(_with_unheard(_with_actors(plan)))
     # Dense seeds are counted by themselves: each run of `round_length()` of them makes all pairs of kinds meet.
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)
     return draw_dense_plan(seed, number, seconds=seconds, nodes=nodes)
@@ -113,6 +117,21 @@ def _with_reports(plan: Plan) -> Plan:
     if plan.groups > 1 or stream(f"reports {plan.seed}").random() >= _REPORTS_SHARE:
         return plan
     return replace(plan, actors=(*plan.actors, "reporter"))
+
+
+def _with_actors(plan: Plan) -> Plan:
+    """Adds, to shares of the plans of one group, actors that none of them draws, and to half of these little room for
+    what they do at once; all else that is drawn stays as it was.
+    """
+    chosen = [
+        name for name, share in _BESIDE_ACTORS.items() if stream(f"{name} {plan.seed}").random() < share
+    ]
+    if plan.groups > 1 or not chosen:
+        return plan
+    limits, random = plan.limits, stream(f"few at once {plan.seed}")
+    if random.random() < _FEW_AT_ONCE:
+        limits = replace(limits, scanned_units=random.choice((1, 7)), pending_messages=random.choice((8, 32)))
+    return replace(plan, actors=(*plan.actors, *chosen), limits=limits)
 
 
 def _with_suspensions(plan: Plan) -> Plan:

@@ -22,6 +22,7 @@ from simulation.workload.one_way import Notes, post
 from simulation.workload.operate import operate
 from simulation.workload.order import Orders, handle_in_order
 from simulation.workload.pick import Picks, pick
+from simulation.workload.postpone import Postponed, postpone
 from simulation.workload.produce import produce
 from simulation.workload.pull import Pulls, pull
 from simulation.workload.receive import Broadcasts, receive
@@ -33,6 +34,7 @@ from simulation.workload.restrict import restrict
 from simulation.workload.restrict_rules import Restrictions
 from simulation.workload.retry import Retries, deliver
 from simulation.workload.stranger import loiter
+from simulation.workload.subscribe import Subscriptions, subscribe
 from simulation.workload.tenant import Tenancies, tenant
 from simulation.workload.timed import Timers, schedule
 from simulation.workload.transact import Transactions, transact
@@ -74,6 +76,8 @@ ACTORS: Final[dict[str, Actor]] = {
     "stranger": Actor(loiter, share=0.0, processes=lambda producers: 2),
     "writer": Actor(write, share=0.0, processes=lambda producers: 2, at_most_once=True, invariant=Portions),
     "reporter": Actor(report, share=0.0, invariant=Reports),
+    "postponer": Actor(postpone, share=0.0, invariant=Postponed),
+    "subscriber": Actor(subscribe, share=0.0, invariant=Subscriptions),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has, and one of
 0 is for plans with several groups."""

@@ -96,6 +96,15 @@ class Orders(Invariant):
                     )
 
     def _lock(self, command: LockQueues | UnlockQueues) -> None:
+        if isinstance(command, LockQueues):
+            # Else the lock of a consumer that has died lives for as long as earlier leaders have served.
+            renewed_ms = max((lock.refreshed_ms for lock in self._granted.locks.values()), default=0)
+            if command.time_ms < renewed_ms:
+                raise Violation(
+                    "the time of order locks goes on from leader to leader",
+                    "group",
+                    f"{command.client} asks at {command.time_ms}, and one was renewed at {renewed_ms} already",
+                )
         before = {key: lock.client for key, lock in self._granted.locks.items()}
         self._granted.apply(command)
         for key, lock in self._granted.locks.items():

@@ -53,8 +53,9 @@ from simulation.workload.watched_pool import Attempt, WatchedPool
 TOPIC: Final = "parcels"
 GROUP: Final = "couriers"
 RETRIES_MAX: Final = 3
-DELAY_LEVELS_S: Final = (1, 2, 1, 2, 4)
-"""The setting of the simulated brokers: with it the three retries fit into a run."""
+DELAY_LEVELS_S: Final = (1, 2, 1, 2, 4, 8)
+"""The setting of the simulated brokers: with it the three retries fit into a run. None of these gets to the last one,
+which is longer than messages may be kept for."""
 
 _RETRY_TOPIC: Final = RETRY_PREFIX + GROUP
 _DEAD_LETTERS: Final = DEAD_LETTER_PREFIX + GROUP

@@ -1,6 +1,7 @@
 """A topic that is written and read, deleted, and made again; messages as long as one may be, and longer.
 
-Its readers' consumer group is sent elsewhere now and then just before the topic goes, so that nobody has followed yet.
+Its readers' consumer group is sent elsewhere now and then just before the topic goes, so that nobody has followed yet;
+and others go on telling where they are, one way, while it goes and is made again.
 
 What is sent while the topic goes may be refused, or be stored behind the deletion and begin the queue anew: both are
 right, as long as what is acknowledged is where the answer says, and a queue of the new topic holds nothing of the old.
@@ -12,7 +13,7 @@ from typing import Final
 from broker.client.admin import AdminClient
 from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError, MessageRejected
-from broker.client.message import Message, MessageView, SendResult
+from broker.client.message import Message, MessageQueue, MessageView, SendResult, trace_key
 from broker.client.producing.producer import Producer
 from broker.client.transport.runtime import Runtime
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -29,8 +30,11 @@ _LANES: Final = 2
 _SEND_PAUSE_S: Final = 0.3
 _LIFE_S: Final = 3.0
 _READERS: Final = "lookers"
+_TELLERS: Final = "tellers"
 _ORDERS: Final = 0.5
 """The share of the topic's lives that end with an order to its readers."""
+_REPORTS: Final = 12
+_BETWEEN_REPORTS_S: Final = 0.0008
 _LENGTHS: Final = (1, 100, 700, BODY_BYTES_MAX - 1, BODY_BYTES_MAX, BODY_BYTES_MAX + 1, 2 * BODY_BYTES_MAX)
 
 
@@ -115,6 +119,30 @@ async def tenant(context: Context, runtime: Runtime, writer: TraceWriter) -> Non
         if answer.code == ResponseCode.SUCCESS:
             context.journal.did("order in a topic that goes")
 
+    async def report(admin: AdminClient) -> None:
+        """Tells the leader one way, again and again, where a reader is."""
+        try:
+            route = await admin.core.routes.get(TOPIC)
+            queue = MessageQueue(TOPIC, context.groups[0], 0)
+            address = route.address(queue.broker_name)
+            if address is None:
+                return
+            connection = await admin.core.pool.get(address)
+            for _ in range(_REPORTS):
+                offset = random.randrange(5)
+                asked = context.judge.asked(_TELLERS, trace_key(queue), _TELLERS, (), offset)
+                context.judge.asked_to_store(asked)
+                fields = {
+                    "topic": TOPIC,
+                    "queueId": "0",
+                    "consumerGroup": _TELLERS,
+                    "commitOffset": str(offset),
+                }
+                connection.send_one_way(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+                await runtime.sleep(random.expovariate(1 / _BETWEEN_REPORTS_S))
+        except ClientError:
+            pass
+
     async def move() -> None:
         async with AdminClient(context.name_servers, runtime=runtime) as admin:
             while True:
@@ -123,6 +151,8 @@ async def tenant(context: Context, runtime: Runtime, writer: TraceWriter) -> Non
                     await runtime.sleep(random.expovariate(1 / _LIFE_S))
                     if random.random() < _ORDERS:
                         await send_readers_to_the_end(admin)
+                    if random.random() < 0.5:
+                        group.start_soon(report, admin)
                     await admin.delete_topic(TOPIC)
                     context.journal.did("topic that was written to deleted")
                 except ClientError:

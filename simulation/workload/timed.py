@@ -59,7 +59,7 @@ class Timers(Invariant):
         """Notes what begins to wait, and judges what is delivered. Raises Violation."""
         record = message.record
         name = (message.property(b"KEYS") or "", message.property(b"TIMER_OUT_MS") or "")
-        if record.topic == TIMER_TOPIC:
+        if record.topic == TIMER_TOPIC and message.property(b"REAL_TOPIC") == TOPIC:
             self._waiting.setdefault(name, []).append(message)
         elif record.topic == TOPIC and name[1]:
             if record.store_timestamp < int(name[1]):
