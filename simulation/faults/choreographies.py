@@ -121,7 +121,7 @@ def transfer_in_a_change(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         if stage.is_calm() or looks > _LOOKS_MAX:
             return
         if leader is not None and leader.process is not None and not leader.paused:
-            raft = leader.process.node.replica.raft
+            raft = leader.process.replica.raft
             if raft.configuration_index > raft.commit_index:
                 target = hand_over_leadership(stage)
                 if target is not None:
@@ -282,7 +282,7 @@ def disk_goes_in_an_election(stage: Stage, host: BrokerHost, fault: Fault) -> No
     former = stage.members.leader()
     if former is None or former.process is None or not stage.members.may_lose_one():
         return
-    term = former.process.node.replica.raft.term
+    term = former.process.replica.raft.term
     stage.done(fault, former.name)
     # It still leads when they meet, or stands again.
     parted_ns = _STEPPED_DOWN_NS if fault.target >> 3 & 1 else 0
@@ -331,7 +331,7 @@ def more_than_is_known(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     # written.
     others = [one for one in hosts if one is not leader]
     unheard = others[fault.target % len(others)]
-    process, store = unheard.process, leader.process.node.replica.store
+    process, store = unheard.process, leader.process.replica.store
     lost = FrameFaults(loss=1.0, source=unheard.name, told=stage.counted_once("messages"))
     pressure = replace(fault, kind="retention", amount=0.9, duration_ns=_UNHEARD_NS + _AWAY_NS_MIN)
     for one in hosts:
@@ -384,7 +384,7 @@ def change_that_is_lost(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     def ask() -> None:
         process.begin()
         try:
-            process.node.replica.group_changes.change_members(
+            process.replica.group_changes.change_members(
                 RemoveMember(leaves), None, CallbackWaiter(ignore, ignore)
             )
         except (RaftError, ReplicaError, DiskFullError) as error:

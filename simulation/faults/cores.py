@@ -39,9 +39,7 @@ def core(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     in_service = stage.members.in_service()
     voters = [one for one in in_service if one.name in stage.members.committed_voters]
     # A node that lost what it had promised is no help: its vote counts only together with those of all others.
-    fit = [
-        one for one in voters if one.process is not None and one.process.node.replica.raft.recovering is None
-    ]
+    fit = [one for one in voters if one.process is not None and one.process.replica.raft.recovering is None]
     random.shuffle(fit)
     leader = stage.members.leader()
     if leader in fit and fault.target & _LEADER_OUTSIDE:

@@ -38,12 +38,12 @@ def damage(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 def _others_hold_it(stage: Stage, host: BrokerHost) -> bool:
     if host.process is None or not host.in_service:
         return False
-    end = host.process.node.replica.store.log.checked_position
+    end = host.process.replica.store.log.checked_position
     others = [other.process for other in stage.members.in_service() if other is not host]
     return all(
         other is not None
-        and other.node.replica.raft.recovering is None
-        and other.node.replica.store.log.end_position >= end
+        and other.replica.raft.recovering is None
+        and other.replica.store.log.end_position >= end
         for other in others
     )
 
@@ -80,13 +80,13 @@ def _harm(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 def _old_pages(stage: Stage, host: BrokerHost) -> list[tuple[str, str, int]]:
     """Returns (kind of file, path, first byte) of the pages that a running node would read from its disk."""
     assert host.process is not None, "it runs"
-    store = host.process.node.replica.store
+    store = host.process.replica.store
     entries, medium = store.log, host.disk.medium
     directory = host.options.dledger_directory
     pages: list[tuple[str, str, int]] = []
     # What another node has deleted from its log nobody could lend.
     others = [other.process for other in stage.members.in_service() if other is not host]
-    begins = [one.node.replica.store.log.first_position for one in others if one is not None]
+    begins = [one.replica.store.log.first_position for one in others if one is not None]
     held_from = max([entries.first_position, *begins])
     for start in entries.file_starts():
         path = f"{directory}/data/{start:020d}"

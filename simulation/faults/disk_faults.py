@@ -102,7 +102,7 @@ def kill_while_it_recovers(stage: Stage, host: BrokerHost, fault: Fault, starts_
 
     def kill() -> None:
         process = host.process
-        if process is not None and not host.paused and process.node.replica.raft.recovering is not None:
+        if process is not None and not host.paused and process.replica.raft.recovering is not None:
             stage.done(replace(fault, kind="kill"), host.name, "while it recovers")
             host.kill()
             host.start()

@@ -64,7 +64,7 @@ def _call_one(stage: Stage, fault: Fault) -> None:
     if leader is not None and follower is not None and follower.process is not None:
         assert leader.process is not None, "it serves"
         stage.availability.disturbed()
-        follower.process.frames.call_to_arms(leader.name, leader.process.node.replica.raft.term)
+        follower.process.frames.call_to_arms(leader.name, leader.process.replica.raft.term)
 
 
 def _change_members(stage: Stage, fault: Fault) -> None:
@@ -130,7 +130,7 @@ def _leader_and_another(stage: Stage, fault: Fault) -> tuple[BrokerHost | None, 
 
 def _replica(host: BrokerHost) -> Replica:
     assert host.process is not None, "it has a turn"
-    return host.process.node.replica
+    return host.process.replica
 
 
 def leads(host: BrokerHost) -> str | None:

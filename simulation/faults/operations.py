@@ -19,7 +19,7 @@ def hand_over_leadership(stage: Stage) -> str | None:
         return None
     process = leader.process
     process.begin()
-    target = process.node.replica.group_changes.hand_over()
+    target = process.replica.group_changes.hand_over()
     process.wake()
     return target
 
@@ -32,7 +32,7 @@ def give_leadership_to(stage: Stage, target: BrokerHost) -> bool:
     process = leader.process
     process.begin()
     try:
-        process.node.replica.group_changes.transfer(target.name)
+        process.replica.group_changes.transfer(target.name)
     except RaftError:
         return False
     process.wake()
@@ -65,7 +65,7 @@ def rivals(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     leader = stage.members.leader()
     if leader is None or leader.process is None:
         return
-    term = leader.process.node.replica.raft.term
+    term = leader.process.replica.raft.term
     called = []
     for other in stage.members.in_service():
         process = None if other is leader or other.paused else other.process

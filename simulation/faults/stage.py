@@ -109,8 +109,7 @@ class Stage:
         """
         others = [other for other in self.members.in_service() if other is not host]
         return not any(other.is_damaged for other in others) and all(
-            other.process is not None and other.process.node.replica.raft.recovering is None
-            for other in others
+            other.process is not None and other.process.replica.raft.recovering is None for other in others
         )
 
     def when_others_are_whole(self, host: BrokerHost, act: Callable[[], None], tries: int = 0) -> None:

@@ -271,7 +271,7 @@ class Availability:
             process = host.process
             if process is None:
                 continue
-            raft = process.node.replica.raft
+            raft = process.replica.raft
             if raft.transferee is not None or raft.configuration_index > raft.commit_index:
                 return False
             # A leader that went on purpose may have gone and come back between two looks: only its count tells.
@@ -329,7 +329,7 @@ class Availability:
         owed = self._committed[0][1] if self._committed else -1
         for host in core:
             assert host.process is not None, "it is whole"
-            applied = host.process.node.replica.applied_index
+            applied = host.process.replica.applied_index
             if applied < owed:
                 raise Violation(
                     KEEPS_UP,
@@ -362,7 +362,7 @@ class Availability:
 
     def _leads(self, host: BrokerHost, voters: Sequence[BrokerHost]) -> bool:
         process = host.process
-        if process is None or host.paused or not process.node.replica.serving:
+        if process is None or host.paused or not process.replica.serving:
             return False
         reached = sum(
             other is not host
@@ -377,7 +377,7 @@ class Availability:
 
 def _raft(host: BrokerHost) -> Any:
     assert host.process is not None
-    return host.process.node.replica.raft
+    return host.process.replica.raft
 
 
 def _is_whole(host: BrokerHost, now_ns: int) -> bool:
@@ -393,8 +393,8 @@ def _connections(one: BrokerHost, other: BrokerHost) -> tuple[Any, ...]:
     assert one.process is not None, "it runs"
     assert other.process is not None, "it runs"
     return (
-        one.process.node.replica.links.get(other.name),
-        other.process.node.replica.links.get(one.name),
+        one.process.replica.links.get(other.name),
+        other.process.replica.links.get(one.name),
     )
 
 

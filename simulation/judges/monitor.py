@@ -273,7 +273,7 @@ class Monitor:
             if is_up:
                 self._steps.stands(host.name, term)
         if host.process is not None:
-            replica = host.process.node.replica
+            replica = host.process.replica
             self._marks.role(host.name, role, term, replica.raft, self._now_ns())
             self._group_time.role(host.name, replica, self._now_ns())
         if role == "leader" and watched is not None and watched.log is not None:
@@ -290,7 +290,7 @@ class Monitor:
             self.model.appended(host.name, watched.log, first_index, last_index, term)
             self.power_losses.appended(host.name, first_index, self._now_ns())
             watched.terms.append(term, last_index - first_index + 1)
-            if _is_nearly_full(host) and host.process is not None and host.process.node.replica.serving:
+            if _is_nearly_full(host) and host.process is not None and host.process.replica.serving:
                 while first_index <= last_index:
                     run = watched.log.run(first_index, last_index)
                     self.model.heads.written(run.body, first_index, run.last_index, term)
@@ -310,7 +310,7 @@ class Monitor:
         self._note(host.name, f"log begins anew at {first_index}")
         self.power_losses.truncated(host.name, -1)
         processes = [other.host.process for other in self._watched.values()]
-        self._marks.reset(is_led=any(one is not None and one.node.replica.serving for one in processes))
+        self._marks.reset(is_led=any(one is not None and one.replica.serving for one in processes))
         watched = self._watched[host.name]
         if first_index - 1 > self.model.last_index:
             raise Violation(
@@ -320,7 +320,7 @@ class Monitor:
         watched.terms.reset(first_index, self.model.term_of(first_index - 1))
         watched.first_index = first_index
         if host.process is not None:
-            watched.snapshot_ahead = host.process.node.replica.store.snapshot.applied_index
+            watched.snapshot_ahead = host.process.replica.store.snapshot.applied_index
         if watched.log is not None:
             self.model.heads.begins_at(host.name, watched.log.first_position, self._now_ns())
         watched.checked_index = first_index - 1
@@ -353,7 +353,7 @@ class Monitor:
         if index < watched.checked_index:
             raise Violation("commit index rises", host.name, f"from {watched.checked_index} to {index}")
         process = host.process
-        leads = process is not None and process.node.replica.raft.role is Role.LEADER
+        leads = process is not None and process.replica.raft.role is Role.LEADER
         # What others have committed a leader may find committed, too; what is new it commits by an entry of its own
         # term only (5.4.2).
         if leads and index > self.model.last_index and log.term_of(index) != term:
@@ -373,7 +373,7 @@ class Monitor:
         if new_first <= index and leads:
             self._beliefs.committed(host.name, index)
         if new_first <= index and self._sync_flush and process is not None:
-            self._is_durable(new_first, index, process.node.replica.raft)
+            self._is_durable(new_first, index, process.replica.raft)
 
     # ---- checks --------------------------------------------------------------------------------------
 
@@ -476,7 +476,7 @@ class Monitor:
                 or StoredHardState()
             )
         # A node that has lost its votes notes that it has none left in that term, and not whose it was.
-        raft = host.process.node.replica.raft if host.process is not None else None
+        raft = host.process.replica.raft if host.process is not None else None
         noted = name if raft is not None and raft.recovering is Loss.VOTE else candidate
         if (saved.term, saved.vote) != (term, noted):
             raise Violation(
@@ -495,7 +495,7 @@ class Monitor:
         self._steps.heard(frame.message)
         process = self._watched[frame.message.target].host.process
         if process is not None:
-            self._group_time.taken(frame, process.node.replica, self._now_ns())
+            self._group_time.taken(frame, process.replica, self._now_ns())
 
     def _arrived(self, watched: _Watched, arrivals: Any) -> None:
         """Checks that messages are dispatched exactly once, in order, and not before their commit. Raises Violation."""

@@ -492,13 +492,13 @@ def _pair(one: str, other: str) -> tuple[str, str]:
 
 def _replica(host: BrokerHost) -> Replica:
     assert host.process is not None, "it runs"
-    return host.process.node.replica
+    return host.process.replica
 
 
 def _links(host: BrokerHost, other: str) -> tuple[object, object]:
     """Returns the link that a node has dialled to another one, and the one accepted from it; None without one."""
     assert host.process is not None, "it runs"
-    return host.process.node.replica.links.get(other), host.process.running.links.accepted.get(other)
+    return host.process.replica.links.get(other), host.process.running.links.accepted.get(other)
 
 
 def part_of(node: Node, kind: type[AnyPart]) -> AnyPart:

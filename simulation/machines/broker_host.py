@@ -195,7 +195,7 @@ class BrokerHost:
         """The data files of a running node's log as the process sees them, by the position where each begins."""
         if self.process is None:
             return {}
-        return cached_files(self.disk, self.options, self.process.node.replica.store.log)
+        return cached_files(self.disk, self.options, self.process.replica.store.log)
 
     def describe_state(self) -> str:
         """The state of its replica in one line, for people."""
@@ -203,7 +203,7 @@ class BrokerHost:
         if process is None:
             failed = f", failed as {self.failed_as}" if self.failed_as else ""
             return f"down{', needs a new disk' if self.needs_new_disk else ''}{failed}"
-        replica = process.node.replica
+        replica = process.replica
         raft = replica.raft
         return (
             f"{raft.role.value} of term {raft.term}, leader {raft.leader}, "
@@ -278,14 +278,14 @@ class BrokerHost:
 
     def _check_kept(self, process: BrokerProcess) -> None:
         kept, self.kept_index = self.kept_index, None
-        last_index = process.node.replica.store.log.last_index
+        last_index = process.replica.store.log.last_index
         if kept is not None and last_index < kept and not self.was_damaged:
             raise Violation(_KEPT, self.name, f"log ended at {kept}, now at {last_index}")
 
     def stopped_in_order(self) -> None:
         """Its process has closed its replica and ended."""
         assert self.process is not None, "it has just closed its replica"
-        log = self.process.node.replica.store.log
+        log = self.process.replica.store.log
         last_index = None if log.damaged else log.last_index
         self.kill()
         self.kept_index = last_index
@@ -453,6 +453,7 @@ class BrokerProcess:
             ),
             Variant(release=host.release, limits=host.limits, store_options=host.options),
         )
+        self.replica = self.node.replica
         self.frames = PeerFrames(
             self,
             host.name,
@@ -541,7 +542,7 @@ class BrokerProcess:
 
     def _turn(self) -> None:
         host = self.host
-        replica = self.node.replica
+        replica = self.replica
         applied = replica.applied
         applied_index = applied.index
         self.running.turn(*host.clock.read())
@@ -673,7 +674,7 @@ class BrokerProcess:
 
     def _close(self) -> None:
         self._is_closed = True
-        host, replica = self.host, self.node.replica
+        host, replica = self.host, self.replica
         if replica.raft.commit_index > replica.applied_index:
             # No turn applies it any more, and so no trace tells of it, but the store's notes do.
             host.surroundings.watcher.committed(host, replica.raft.commit_index, replica.term)

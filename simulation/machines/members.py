@@ -58,7 +58,7 @@ class Members:
     def leader(self) -> BrokerHost | None:
         """Returns the host that serves; None unless exactly one does."""
         serving = [
-            host for host in self.machines if host.process is not None and host.process.node.replica.serving
+            host for host in self.machines if host.process is not None and host.process.replica.serving
         ]
         return serving[0] if len(serving) == 1 else None
 
@@ -75,11 +75,11 @@ class Members:
         if not {*self.committed} <= {host.name for host in self.in_service()}:
             return False
         # A voter may lose its disk now: nothing that counts is on that disk alone, or on its way from there.
-        raft = leader.process.node.replica.raft
+        raft = leader.process.replica.raft
         for host in self.in_service():
             if host.process is None or host.paused or host.disk.failing_flushes:
                 return False
-            replica = host.process.node.replica
+            replica = host.process.replica
             if replica.raft.recovering is not None:
                 return False
             state = (
@@ -124,7 +124,7 @@ class Members:
         """
         told = []
         for host in self.in_service():
-            recovery = None if host.process is None else host.process.node.replica.raft.recovery
+            recovery = None if host.process is None else host.process.replica.raft.recovery
             if (
                 recovery is None
                 or not recovery.is_mute

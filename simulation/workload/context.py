@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from broker.client.message import MessageQueue, SendResult
 from broker.client.transport.runtime import Runtime
-from broker.node.node import Node
+from broker.replica.replica import Replica
 from broker.state.commands import Command
 from simulation.journal import Journal
 from simulation.judges.client_judge import ClientJudge
@@ -159,7 +159,7 @@ class Invariant:
         """Returns the messages that nobody can get yet: age alone takes none of them."""
         return ()
 
-    def check_node(self, host: BrokerHost, node: Node) -> None:
+    def check_node(self, host: BrokerHost, replica: Replica) -> None:
         """At the end, for every node: it has applied everything."""
 
     def check_end(self) -> None:

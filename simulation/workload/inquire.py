@@ -14,7 +14,7 @@ from broker.client.consuming.queue_calls import SearchBoundary
 from broker.client.errors import ClientError
 from broker.client.message import Message, MessageQueue, MessageView
 from broker.client.transport.runtime import Runtime
-from broker.node.node import Node
+from broker.replica.replica import Replica
 from broker.trace import TraceWriter
 from log.formats.message_id import offset_message_id
 from simulation.journal import Violation
@@ -186,9 +186,9 @@ class Inquiries(Invariant):
 
     # ---- at the end ----------------------------------------------------------------------------------
 
-    def check_node(self, host: BrokerHost, node: Node) -> None:
+    def check_node(self, host: BrokerHost, replica: Replica) -> None:
         """Checks that the node's index has all keys of what it keeps. Raises Violation."""
-        store = node.replica.store
+        store = replica.store
         for key, held in self._by_key.items():
             found = store.index.query(TOPIC, key, 64, 0, _FOREVER_MS)
             kept = [message for message in held if message.record.physical_offset >= store.log.first_position]

@@ -162,7 +162,7 @@ class _Reporter:
         """Returns that of the leader at the other end; None if none serves there."""
         for host in self._context.members.machines:
             if host.address == connection.address and host.process is not None:
-                replica = host.process.node.replica
+                replica = host.process.replica
                 if replica.raft.role is Role.LEADER and replica.serving:
                     dropped = part_of(host.process.node, OffsetCommits).dropped
                     return host.process, replica.raft.term, dropped

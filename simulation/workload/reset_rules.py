@@ -21,9 +21,9 @@ from typing import Final
 from broker.client.message import MessageView
 from broker.client.transport.connection import Fields
 from broker.client.transport.runtime import Buffer
-from broker.node.node import Node
 from broker.offsets.resets import TOLD_MAX
 from broker.remoting.codes import ResponseCode
+from broker.replica.replica import Replica
 from broker.state.commands import Command, CommitOffsets, EndResets, ResetOffsets
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage, CommittedQueue, values_since
@@ -334,13 +334,13 @@ class Resets(Invariant):
         """Checks that all nodes that have applied everything know the same."""
         for host in self.context.members.machines:
             process = host.process
-            if process and process.node.replica.applied_index == self.context.model.last_index:
-                self.check_node(host, process.node)
+            if process and process.replica.applied_index == self.context.model.last_index:
+                self.check_node(host, process.replica)
         self.context.scheduler.after(_LOOKS_NS, self._look)
 
-    def check_node(self, host: BrokerHost, node: Node) -> None:
+    def check_node(self, host: BrokerHost, replica: Replica) -> None:
         """Checks that the node knows the same of each consumer group. Raises Violation."""
-        metadata = node.replica.metadata
+        metadata = replica.metadata
         for (group, queue_id), place in self._places.items():
             stored = metadata.offsets.get((group, TOPIC), {}).get(queue_id)
             parked = metadata.parked.get(group, TOPIC, queue_id)

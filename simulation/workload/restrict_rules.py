@@ -14,9 +14,9 @@ from typing import Final
 
 from broker.client.transport.connection import Fields
 from broker.client.transport.runtime import Buffer
-from broker.node.node import Node
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from broker.remoting.codes import Permission, ResponseCode
+from broker.replica.replica import Replica
 from broker.state.commands import Command, PutGroup, PutTopic
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage, values_since
@@ -152,9 +152,9 @@ class Restrictions(Invariant):
 
     # ---- at the end ----------------------------------------------------------------------------------
 
-    def check_node(self, host: BrokerHost, node: Node) -> None:
+    def check_node(self, host: BrokerHost, replica: Replica) -> None:
         """Checks that the node knows the settings that are committed. Raises Violation."""
-        metadata = node.replica.metadata
+        metadata = replica.metadata
         for is_topic, held in ((True, metadata.topics.get(TOPIC)), (False, metadata.groups.get(GROUP))):
             known = self._states[is_topic][-1][1]
             if held != known:
@@ -179,7 +179,7 @@ class Restrictions(Invariant):
         topic, group = self._states[True][-1][1], self._states[False][-1][1]
         for process in processes:
             if process is not None:
-                metadata = process.node.replica.metadata
+                metadata = process.replica.metadata
                 if (metadata.topics.get(TOPIC), metadata.groups.get(GROUP)) != (topic, group):
                     return False
         return True

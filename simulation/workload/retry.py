@@ -31,11 +31,11 @@ from broker.client.errors import ClientError
 from broker.client.message import Message, MessageView
 from broker.client.transport.connection import Fields
 from broker.client.transport.runtime import Buffer, Runtime
-from broker.node.node import Node
 from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageHeaderV2
 from broker.remoting.json_body import encode_body
+from broker.replica.replica import Replica
 from broker.sending.send_back_processor import FIRST_RETRY_LEVEL
 from broker.state.commands import Command, CommitOffsets, DeliverDelayed
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
@@ -314,12 +314,12 @@ class Retries(Invariant):
 
     # ---- at the end ----------------------------------------------------------------------------------
 
-    def check_node(self, host: BrokerHost, node: Node) -> None:
+    def check_node(self, host: BrokerHost, replica: Replica) -> None:
         """Checks that nothing is overdue: a leader keeps no message for longer than its delay, whatever clocks show.
 
         Raises Violation.
         """
-        if not node.replica.serving:
+        if not replica.serving:
             return
         now_ns = self.context.scheduler.now_ns
         for held in self._waiting.values():

@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.client.message import Message
 from broker.client.transport.runtime import Runtime
-from broker.node.node import Node
+from broker.replica.replica import Replica
 from broker.state.topic_rules import TIMER_TOPIC
 from broker.trace import TraceWriter
 from simulation.journal import TIME_MADE, Violation
@@ -94,14 +94,14 @@ class Timers(Invariant):
         for name, waiting in self._waiting.items():
             yield from waiting[self._delivered.get(name, 0) :]
 
-    def check_node(self, host: BrokerHost, node: Node) -> None:
+    def check_node(self, host: BrokerHost, replica: Replica) -> None:
         """Checks that nothing is forgotten: what is not delivered is not due by the leader's clock, and in its index.
 
         What retention took while it waited never comes, and may have been delivered before. Raises Violation.
         """
-        if not node.replica.serving:
+        if not replica.serving:
             return
-        progress, timers = node.replica.metadata.timers, node.replica.store.timers
+        progress, timers = replica.metadata.timers, replica.store.timers
         while not timers.catch_up(progress.floor, progress.steps):
             pass
         # All that is not done, however far in the future: a unit that the index has lost would never be due.
@@ -117,11 +117,11 @@ class Timers(Invariant):
                     times_made == self.times_made()
                     and now_ns - since_ns > delay_ns * (1 + _CLOCK_ERROR) + _LATE_MS * MILLISECOND
                 )
-                if is_late or int(due) < node.time.group_ms - _LATE_MS or offset not in known:
+                if is_late or int(due) < replica.time.group_ms - _LATE_MS or offset not in known:
                     raise Violation(
                         "timed messages come",
                         host.name,
-                        f"{name}, due {due}, unit {offset}: not there at {node.time.group_ms}, "
+                        f"{name}, due {due}, unit {offset}: not there at {replica.time.group_ms}, "
                         f"waiting: {offset in known}",
                     )
 

@@ -11,8 +11,8 @@ from broker.client.errors import BrokerError, ClientError
 from broker.client.message import Message, MessageView
 from broker.client.producing.transactions import Decision, TransactionalProducer
 from broker.client.transport.runtime import Runtime
-from broker.node.node import Node
 from broker.remoting.codes import ResponseCode
+from broker.replica.replica import Replica
 from broker.state.commands import CheckTransactions, Command, Several
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
 from broker.trace import TraceWriter
@@ -177,9 +177,9 @@ class Transactions(Invariant):
 
     # ---- at the end ----------------------------------------------------------------------------------
 
-    def check_node(self, host: BrokerHost, node: Node) -> None:
+    def check_node(self, host: BrokerHost, replica: Replica) -> None:
         """Checks that the node has derived the same state from the log. Raises Violation."""
-        state = node.replica.metadata.transactions
+        state = replica.metadata.transactions
         opened = sorted(state.open_before(len(self._halves)))
         expected = [offset for offset in range(len(self._halves)) if offset not in self._decided]
         owed = [offset for offset in self._decided if offset not in self._listed]

@@ -17,7 +17,7 @@ JudgeHistory = Callable[[Mapping[str, bytes]], str]
 def is_applied(world: World) -> bool:
     """True if every node has applied all that is committed."""
     return all(
-        host.process is not None and host.process.node.replica.applied_index == group.model.last_index
+        host.process is not None and host.process.replica.applied_index == group.model.last_index
         for group in world.groups
         for host in group.members_at_end()
     )
@@ -61,11 +61,11 @@ def _check_nodes(world: World, group: WorldGroup) -> None:
         process = host.process
         if process is None:
             raise Violation("liveness", host.name, "it does not run at the end")
-        applied = process.node.replica.applied_index
+        applied = process.replica.applied_index
         if applied != model.last_index:
             raise Violation("liveness", host.name, f"applied {applied} of {model.last_index} at the end")
-        newest = process.node.replica.release.newest_format
-        if all_run and process.node.replica.metadata.format != newest:
+        newest = process.replica.release.newest_format
+        if all_run and process.replica.metadata.format != newest:
             raise Violation("liveness", host.name, f"all members read format {newest}, which is not in force")
         if host.was_damaged:
             others = [
@@ -75,7 +75,7 @@ def _check_nodes(world: World, group: WorldGroup) -> None:
         group.monitor.check_store(host, process.node)
         if group.number == 0:
             for invariant in world.invariants:
-                invariant.check_node(host, process.node)
+                invariant.check_node(host, process.replica)
 
 
 def _check_everything_was_read(world: World) -> None:

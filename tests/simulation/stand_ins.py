@@ -136,7 +136,12 @@ def process(**said: Any) -> Any:
     """A process that runs, whose node has the links that its replica has, both ways."""
     its_node = said.get("node") or node()
     links = stand_in(accepted=dict(its_node.replica.links))
-    usual = {"node": its_node, "is_stopping": False, "running": stand_in(links=links)}
+    usual = {
+        "node": its_node,
+        "replica": its_node.replica,
+        "is_stopping": False,
+        "running": stand_in(links=links),
+    }
     return stand_in(**(usual | said))
 
 

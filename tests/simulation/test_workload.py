@@ -41,7 +41,7 @@ class Greetings(Invariant):
         if isinstance(command, PutTopic):
             self.topics.append(command.config.topic_name)
 
-    def check_node(self, host: object, node: object) -> None:
+    def check_node(self, host: object, replica: object) -> None:
         self.nodes.append(type(host).__name__)
 
     def check_end(self) -> None:
