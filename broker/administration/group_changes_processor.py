@@ -175,6 +175,9 @@ class GroupChangesProcessor:
 
     def _role_changed(self) -> None:
         transfer, leader = self._transfer, self._changes.leader
+        assert (transfer is None) == (self._deadline.due_ns == NEVER), (
+            "who waits for a transfer that nobody gives up would never be answered"
+        )
         if transfer is None or leader is None:
             return
         if leader == transfer.target:

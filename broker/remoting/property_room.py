@@ -32,6 +32,12 @@ SENT_BYTES_MAX: Final = 31 * 1024
 RETRY_BYTES: Final = 268 + 9 + 287
 """The bytes that a retry adds at most and cannot do without, with names of 255 bytes."""
 
+_ADDED_BYTES: Final = 67 + 27 + (189 + 75 + 47) + RETRY_BYTES
+"""The bytes of all that is in the table above."""
+assert SENT_BYTES_MAX + _ADDED_BYTES <= MAX_PROPERTIES_BYTES, (
+    "a message would be taken that cannot be sent back"
+)
+
 _OPTIONAL: Final = (
     CLUSTER,
     TRACE_ON,

@@ -328,3 +328,10 @@ ALLOWED_VALUES: dict[str, frozenset[str]] = {
     "enableControllerMode": frozenset({"true", "false"}),
     "aclEnable": frozenset({"true", "false"}),
 }
+
+for _keys, _others in (
+    (BROKER_KEYS, BROKER_KEYS_WITHOUT_EFFECT),
+    (NAME_SERVER_KEYS, NAME_SERVER_KEYS_WITHOUT_EFFECT),
+):
+    # Who sets it would be told that it means nothing here, and it would mean something.
+    assert not _keys.keys() & _others.keys(), f"with and without an effect: {_keys.keys() & _others.keys()}"
