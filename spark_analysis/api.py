@@ -37,8 +37,8 @@ _REQUIRED: Final = ("function", "outcome", "invoke_ns", "complete_ns", "key")
 
 
 class HistoryError(ValueError):
-    """The history is none that the model can judge: the caller's mistake, and no retry helps. The message names the
-    operation and what is wrong."""
+    """The model cannot judge such a history: the caller's mistake, and no retry helps. The message names the operation
+    and what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

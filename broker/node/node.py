@@ -63,8 +63,8 @@ _OVER: Final = object()
 """The value of an iterator of steps that has no more."""
 
 _TERMS_AHEAD_MAX: Final = 1 << 32
-"""A term so far ahead is none of this group: with an election a second it is a hundred years away. Whoever could set
-any would bring the group to the last term that there can be, behind which nobody leads."""
+"""A term so far ahead cannot be this group's: with an election a second it is a hundred years away. Whoever could set
+any term would bring the group to the last one that there can be, behind which nobody leads."""
 
 _READ_WEIGHT: Final = 64
 """The weight of each read that `_READ_WEIGHTS` does not name: it looks through a table or an index."""

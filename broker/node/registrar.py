@@ -134,7 +134,9 @@ class Registrar:
             self._register()
 
     def received(self, data: bytes) -> None:
-        """Takes the response to the newest registration. Requests, which name servers of RocketMQ 5 send, are none."""
+        """Takes the response to the newest registration. Requests, which name servers of RocketMQ 5 send, are
+        ignored.
+        """
         try:
             commands = self._decoder.feed(data)
         except BrokenStreamError as error:

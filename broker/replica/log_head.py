@@ -121,7 +121,7 @@ class LogHead:
                 return None
             return removed
         finally:
-            # A full disk may keep files, but they are none of the log any more once it begins behind them.
+            # A full disk may keep files, but they are not the log's any more once it begins behind them.
             if entry_log.first_index > first_index:
                 self.deleted()
                 waiting.goes(entry_log.first_position)

@@ -58,7 +58,8 @@ class SentProperties(msgspec.Struct, gc=False):
     text: str
     """All as they were sent, each with its separator; those for the broker alone are left out."""
     unique_key: str | None
-    """The UNIQ_KEY. Of several the last counts, and an empty one is none, as for whoever reads the record."""
+    """The UNIQ_KEY, None without one. Of several the last counts, and an empty one does not, as for readers of the
+    record."""
     is_plain: bool
     """The message is neither delayed nor timed nor half. False says only that it may be."""
     _by_name: Mapping[bytes, bytes] | None = None

@@ -496,7 +496,8 @@ async def accept_forever(
 ) -> None:
     """Accepts connections until cancelled, or until `accept_rest` closes the listener.
 
-    Running out of descriptors delays new connections and harms no open one; `events` hear of it each time.
+    Running out of descriptors delays new connections and harms no open one; `events` hear of it each time. Raises any
+    other OSError of the listener.
     """
     while listener.fileno() >= 0:
         try:

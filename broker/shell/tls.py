@@ -193,7 +193,7 @@ class Handshakes:
         return session
 
     async def begin_step(self, share: str) -> None:
-        """Returns when it is this share's step; `end_step` must follow."""
+        """Returns when it is this share's step; `end_step` must follow. Raises only what cancels the wait."""
         if not self._is_computed:
             self._is_computed = True
             await trio.lowlevel.cancel_shielded_checkpoint()  # another has computed in this pass, perhaps

@@ -74,7 +74,7 @@ class Wires:
 
 @contextlib.contextmanager
 def closed_unless_done(sock: socket.socket) -> Iterator[None]:
-    """Closes the socket where what is done with it is not done to its end."""
+    """Closes the socket if the block raises anything, which goes on."""
     try:
         yield
     except BaseException:

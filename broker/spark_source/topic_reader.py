@@ -236,8 +236,8 @@ def _take(
 ) -> int:
     """Add a response's messages of the range, and those that it leaves out as losses; returns the next offset.
 
-    ``is_filtered``: what is left out within the queue has another tag, and is none. Raises ReadError for messages that
-    are not in the order of their offsets.
+    ``is_filtered``: messages that are left out within the queue have another tag, and are not lost. Raises ReadError
+    for messages that are not in the order of their offsets.
     """
     at = wanted.start
     is_gone = response.code == ResponseCode.PULL_OFFSET_MOVED

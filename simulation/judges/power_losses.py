@@ -300,8 +300,8 @@ def _first_difference(expected: bytes | bytearray, stored: bytes) -> int | None:
 def _first_gone(log: EntryLog, files: dict[int, bytes], position: int) -> int:
     """The index of the first entry that ends behind `position`, by the bytes of the data files; last + 1 if none does.
 
-    What was cut off there and is on the disk once more, because that had not got that far, is none. Without the marker
-    at a file's end a start finds no entry of the files behind it: with the marker they are gone.
+    Bytes that were cut off, and are on the disk again because the cut had not got that far, do not count as an entry.
+    Without the marker at a file's end a start finds no entry of the files behind it: with the marker these are gone.
     """
     if position >= log.end_position:
         return log.last_index + 1

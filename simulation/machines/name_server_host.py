@@ -81,7 +81,7 @@ class KeptConfiguration:
         return self._disk.read(_FILE) if self._disk.exists(_FILE) else None
 
     def save(self, data: bytes) -> None:
-        """Durable, or an error and nothing."""
+        """Saves it durably, or leaves what was there and raises OSError."""
         self.failed = True
         try:
             self._disk.write_durably(_FILE, data)

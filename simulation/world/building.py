@@ -122,7 +122,7 @@ class World:
     def _rarely_small(self, name: str, usual: int) -> int:
         """Draws a bound of what a turn does: in one of four worlds nearly nothing.
 
-        The stream is none of the world's, whose numbers are those of its other futures.
+        The stream is not one of `_streams`: a bound must stay as it is when the world goes on as another seed.
         """
         return stream(f"{self.plan.seed} {name}").choice((1, 5, *(6 * (usual,))))
 

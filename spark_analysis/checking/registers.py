@@ -205,7 +205,7 @@ def _values(accesses: DataFrame) -> DataFrame:
             ).alias("writes"),
             sf.when(is_initial, sf.lit(_BEFORE_ALL)).otherwise(sf.col("known_end")).alias("first_end"),
             sf.when(is_read, sf.col("last_begin")).otherwise(sf.col("known_begin")).alias("last_begin"),
-            # Of a value that nobody read, an attempt without an answer is none.
+            # An attempt without an answer to write a value that nobody read need not have happened.
             sf.when(is_read & ~is_initial, sf.col("write_begin")).alias("write_begin"),
             is_read.alias("is_read"),
         )

@@ -1,7 +1,7 @@
 """A short history as rows of this process, for an analysis that starts no Spark.
 
 The files are read by the same functions as in Spark's tasks, in one part each. A file that Spark would read in several
-parts is none of these.
+parts is not read here.
 """
 
 from collections.abc import Iterator

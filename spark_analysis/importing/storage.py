@@ -1,7 +1,7 @@
 """Names of places for Spark's file systems, whatever characters a user's paths have.
 
 Hadoop takes a path as text, not as a URL: of ``Path.as_uri()`` the ``%20`` would become a directory of that name. And
-what Spark reads is a pattern, in which brackets, braces and stars mean something; what it writes is none.
+what Spark reads is a pattern, in which brackets, braces and stars mean something; what it writes is not.
 """
 
 import re

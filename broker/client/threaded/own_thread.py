@@ -145,7 +145,7 @@ class OwnThread(Generic[Held]):
 
 
 def waited(future: Future[Result]) -> Result:
-    """Wait for a call; an interrupt of the waiting thread cancels it."""
+    """Wait for a call and return its result, or raise its error; an interrupt of the waiting thread cancels it."""
     try:
         return future.result()
     except BaseException:

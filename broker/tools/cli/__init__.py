@@ -29,7 +29,8 @@ def main() -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line; returns the exit code. For `main` and for tests."""
+    """Run one command line; returns the exit code. For `main` and for tests. Raises only what a mistake of ours has
+    caused."""
     try:
         _check_text(arguments)
         result = _call(arguments)

@@ -10,7 +10,7 @@ nothing between them. Each takes effect somewhere inside the operation's interva
 of a batch before the last: that is all that RocketMQ promises. An append of unknown outcome may have taken effect for
 any number of its first values, at any time after its invocation. ``read`` at an offset returns values from there on, or
 nothing if the list ends there or before. ``tail`` returns the list's length. ``poll`` is a read whose place the reader
-does not name: the values that it returns are a fact; that it returns nothing is none.
+does not name: the values that it returns say where they are; that it returns nothing says nothing.
 """
 
 from collections import Counter, defaultdict
