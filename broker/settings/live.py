@@ -192,6 +192,7 @@ class LiveSettings:
             **_FIXED,
             "useTLS": str(bool(settings.tls.certificate) and settings.tls.mode != "disabled").lower(),
         }
+        # RocketMQ's names first, which mqadmin's users know; settings without one follow under their own names.
         named: set[str] = set()
         for key, setting in _SETTING_OF.items():
             named.add(setting)
@@ -257,6 +258,7 @@ def _changed(settings: Settings, wanted: Mapping[str, str]) -> Settings:
                 f"{key} cannot change while the broker runs: set it in the broker's file and start it again"
             )
         values[setting] = value
+    # RocketMQ knows no order between its disk limits: whoever moves one under its names has the others follow.
     if any(_SETTING_OF.get(key) in _DISK_LIMITS for key in wanted):
         values |= _following_limits(settings, values)
     for setting, value in values.items():

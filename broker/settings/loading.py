@@ -122,6 +122,7 @@ def load(path: str | Path) -> Settings:
         name: _settings(file, table, found, f"{name}.") for name, table in _TABLES.items()
     }
     settings = Settings(**tables, warnings=tuple(warnings))
+    # What contradicts each other is known only now, and is told with the line of the setting that is to change.
     try:
         check_broker(settings)
     except ImpossibleSettingError as impossible:

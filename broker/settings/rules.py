@@ -175,6 +175,7 @@ def _check_addresses(settings: Settings) -> None:
         raise ImpossibleSettingError(
             "node.advertise", f"{node.advertise!r}: a host, or host:port with a port from 0 to 65535"
         )
+    # RocketMQ's clients with vipChannelEnabled connect to the broker's port minus 2.
     if node.vip and 0 < port < 3:
         raise ImpossibleSettingError("node.vip", f"needs a port two below that of listen, {node.listen!r}")
     for address in node.name_servers:

@@ -503,6 +503,7 @@ class BrokerProcess:
             if host.paused:
                 host.deferred.append((self._call, (callback, arguments)))
                 return
+            # Whatever comes out of here came out of the process: nothing else of the world is to fall with it.
             journal.acting = name
             try:
                 callback(*arguments)

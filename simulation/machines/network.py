@@ -180,6 +180,7 @@ class Endpoint:
             else:
                 taken.append(unsent.popleft())
                 room -= len(buffer)
+        # Copied only now, as by a kernel: what has not been taken may still change under the sender's hands.
         if taken:
             self._enqueue(b"".join(taken))
         if not unsent and self._close_when_sent:

@@ -260,6 +260,7 @@ class SimulatedDisk:
         if self.failing_flushes:
             self.failing_flushes -= 1
             self.fired("flush failure")
+            # Queue and index files are stored into again at each start: no page of theirs looks clean for long.
             if path.startswith("dledger"):
                 inode.fail_flush(begin, end, self._random, self.fired)
             raise FlushError(path, "flush", "input/output error")

@@ -72,6 +72,7 @@ async def _archive_into(context: Context, runtime: Runtime, admin: AdminClient, 
 async def _read(runtime: Runtime, admin: AdminClient, directory: BackupWriter) -> int | None:
     """Reads a backup. Returns the index up to which it must reach; None if no node could be read to the end."""
     random = runtime.random
+    # What the leader says is committed now must be in the backup, whichever node it is read from.
     leader = await admin.members()
     copy = BackupCopy(directory, leader.group, leader.commit_index)
     addresses = await admin.addresses(leader.group)

@@ -278,6 +278,7 @@ async def _send(context: Context, runtime: Runtime, rules: Configurations) -> No
     random = runtime.random
     while True:
         await context.pause(runtime, _SEND_PAUSE_S)
+        # Each producer is new: one that has sent keeps the route that it knows, and would not ask again.
         limit_s = random.choice((0.3, 1.0, _SEND_LIMIT_S)) if not context.is_calm() else _SEND_LIMIT_S
         async with Producer(context.name_servers, group="newcomers", runtime=runtime) as producer:
             with rules.sending(runtime, limit_s) as name:

@@ -86,6 +86,7 @@ class Configurations(Invariant):
     def name_server_started(self, host: NameServerHost, core: NameServer) -> None:
         """Checks that a process that starts knows what it has to, and nothing else. Raises Violation."""
         server = self._servers.setdefault(host.address, _Server())
+        # A change during which power failed was acknowledged to nobody: the file may have it or not.
         allowed = [server.model.table if host.has_file else {}]
         if server.interrupted is not None:
             allowed.append(server.interrupted)

@@ -69,6 +69,7 @@ def is_found_by_time(
     def from_begin(begin: int) -> bool:
         if not begin <= answer <= extent.highest_end:
             return False
+        # What stands at the end is not looked at where the queue may have ended there while the question was out.
         if boundary == "lower":
             is_before = answer == begin or times[answer - 1] < timestamp_ms
             return is_before and (extent.may_end_at(answer) or times[answer] >= timestamp_ms)

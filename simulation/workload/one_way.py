@@ -91,6 +91,7 @@ class Notes(Invariant):
             raise Violation("notes are what was written", "group", f"{record}; {note}")
         if note.must_not_come:
             raise Violation("what is not sent does not come", "group", f"{name} is at {record.queue_offset}")
+        # Nobody repeats a one-way request, and an outbox says to brokers when it does.
         note.places.append((record.queue_id, record.queue_offset))
         if len(note.places) > 1:
             raise Violation("committed once", "group", f"{name} is at {note.places}")

@@ -86,6 +86,7 @@ class Orders(Invariant):
             for group, topic, queue_id, offset in single.offsets:
                 if group != GROUP or topic != TOPIC:
                     continue
+                # It may be lower than the last one: a member that has lost its lock reports late.
                 self._stored.setdefault(queue_id, [0]).append(offset)
                 handled = self._handled.get(queue_id, 0)
                 if offset > handled and not self._may_pass(queue_id, handled, offset):

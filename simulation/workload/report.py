@@ -112,6 +112,7 @@ class _Reporter:
         leadership = self._leadership(connection)
         chain = self._chains.get(queue)
         if chain is None or (chain.connection, chain.leadership) != (connection, leadership):
+            # Nobody knows any more in which order the reports of the old chain and of the new one are stored.
             if chain is not None:
                 self._open.setdefault(queue, []).extend(report.offset for report in chain.reports)
             chain = self._chains[queue] = _Chain(connection, leadership)

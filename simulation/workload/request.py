@@ -177,6 +177,7 @@ class Letters(Invariant):
         elif record.topic.endswith(_REPLIES):
             exchange = self._exchange(record.properties_by_name())
             self._check_body(exchange, record.body, "group")
+            # A request with a reply may be carried out before its answer is lost: each may have stored one copy.
             exchange.stored += 1
             if exchange.stored > exchange.requests:
                 raise Violation("answers come once for each request", "group", f"stored: {exchange}")

@@ -158,6 +158,7 @@ class Resets(Invariant):
         """Judges an acknowledgement: an order that sends the consumer group there is in the log. Raises Violation."""
         request.is_over = True
         self.context.journal.did("reset acknowledged")
+        # Without force, queues in which the consumer group has no offset yet are left alone: then none may be named.
         if not targets:
             if any(self._stood_at(request, queue_id) for queue_id in self._queues_of(request)):
                 raise self._violation(
@@ -248,6 +249,7 @@ class Resets(Invariant):
         if not candidates:
             detail = f"{group}: {targets}; asked for {asked}, stored {self._stored(group, targets)}"
             raise Violation("resets are ordered", "group", detail)
+        # Several requests may ask for the same place. Which of them this order is of shows only where one is left.
         backwards = [request for request in candidates if self._keeps_its_way(request, targets)]
         if not backwards:
             detail = f"{group}: {targets}; asked for {candidates}, stored {self._stored(group, targets)}"
@@ -438,6 +440,7 @@ class Member:
         if fields["topic"] != TOPIC:
             yield attempt
             return
+        # Noted as it leaves: by the pull itself an order may end, before its answer has come.
         queue_id, since_ns = int(fields["queueId"]), self._now_ns()
         is_pull = "queueOffset" in fields
         asking = _Asking(int(fields["queueOffset"]) if is_pull else None, since_ns)

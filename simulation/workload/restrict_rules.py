@@ -97,6 +97,7 @@ class Restrictions(Invariant):
         if name not in (TOPIC, GROUP):
             return
         states = self._states[isinstance(config, TopicConfig)]
+        # Made by the first use, which takes nothing away from settings that are there.
         if command.if_absent:
             if states[-1][1] is None:
                 states.append((now_ns, config))

@@ -164,6 +164,7 @@ class Retries(Invariant):
         place = self._place(int(fields["offset"])) if isinstance(fields, dict) else self._sent_again(fields)
         if not place.has_failed:
             raise self._violation("retries follow failures", place, "sent back, and no listener failed")
+        # Counted before it leaves: its copy may be committed long before the answer comes, or without one.
         place.stage.requests += 1
         attempt = Attempt()
         yield attempt
@@ -275,6 +276,7 @@ class Retries(Invariant):
             or held.property(b"REAL_QID") != str(record.queue_id)
         ):
             raise Violation("each retry comes once, after waiting", "group", f"{what}; waiting was {held}")
+        # Early only by both times: leaders may have other clocks, and true time is not what any of them shows.
         waited_ms = record.store_timestamp - held.record.store_timestamp
         if max(waited_ms, (message.time_ns - held.time_ns) / 0.94e6) < _delay_ms(held):
             raise Violation("no retry is early", "group", f"{what}: waited {waited_ms} ms, {held.record}")

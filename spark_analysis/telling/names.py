@@ -23,6 +23,8 @@ def names_of(history: History, operations: Iterable[Mapping[str, Any]]) -> dict[
     clients = sorted({str(one["client"]) for one in operations if one.get("client") is not None})
     if history.recorders is None or not clients:
         return {}
+    # The places are counted over all clients of a process before those that are shown are chosen: a client keeps its
+    # name whatever else a page shows.
     of_recorder = Window.partitionBy("recorder")
     return names_from(
         history.recorders.groupBy("client", "recorder")

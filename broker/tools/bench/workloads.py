@@ -139,6 +139,7 @@ async def _batches(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
 async def _read_back(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
     async with _producer(cluster) as producer:
         await _send_batches(producer, os.urandom(KIB), 256, 2, scale.read_back)
+    # Measured from here on: what was sent before is only there to be read.
     pids = _broker_pids(cluster)
     async with PullConsumer(cluster.name_server_address, group=READER_GROUP) as consumer:
         queue = MessageQueue(TOPIC, cluster.layout.options.group, 0)
@@ -172,6 +173,7 @@ async def _failover(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
             leader = await cluster.leader()
             with trio.fail_after(FAILOVER_LIMIT_S):
                 taken.append(await _kill_under_load(cluster, producer, leader.id))
+            # The next kill meets a whole group: one that still catches up would be without a majority, or slower.
             cluster.start(leader.id)
             await cluster.wait_ready()
             await cluster.wait_caught_up()

@@ -73,6 +73,7 @@ def judge_clients(trace_directory: Path, groups: Sequence[JudgedGroup], *, at_mo
 
     Nothing is judged if no log of a group has its first entry any more, or if the logs are long.
     """
+    # The model holds a whole log in memory. What is longer is left to the analysis by Spark.
     if sum(group.last_index for group in groups) >= _ENTRIES_MAX:
         return
     recorded = Recorded.below(trace_directory)

@@ -82,9 +82,11 @@ class Kills:
                 machines = [self._random.choice([machine for machine in machines if machine != leader])]
         victims = [node.id for machine in machines for node in cluster.layout.on_machine(machine)]
         self._recording.fault("kill", victims, f"number {number}")
+        # Measured from the signal, which is sent to all victims before any of them is waited for.
         begin_s = trio.current_time()
         for child in [cluster.kill_nowait(node) for node in victims]:
             await child.exited.wait()
+        # Without a majority nothing would be acknowledged; otherwise it is the others' way on that is measured.
         if role == "all":
             self._start(victims)
         await self._acknowledged(producer)

@@ -171,6 +171,7 @@ class ChaosRun:
             self.phase = "recovery"
             self._tell("no more faults: the group must recover")
             recording.fault("calm", [])
+            # First servers, then clients: each says what went wrong before the next could only time out.
             await _within("no leader serves, or not every node is registered", cluster.wait_ready)
             await _within("the replacement of a member does not end", faults.finish_replacement)
             await _within("no send succeeds", workload.wait_acknowledged)
@@ -262,6 +263,7 @@ def _behind_proxies(network: Network) -> Callable[[Settings], Settings]:
         return proxies[address]
 
     def change(settings: Settings) -> Settings:
+        # A node listens at its own address, and says that it is found at its proxy: so both directions go through one.
         own = settings.raft.peers[settings.node.id]
         peers = {node: proxied(node, address, peers=True) for node, address in settings.raft.peers.items()}
         return msgspec.structs.replace(

@@ -165,6 +165,7 @@ class _Line:
             except FrameError as error:
                 reason = f"the peer sent what is no frame: {error}"
                 raise ConnectionLost(self._address, reason, request_left=True) from error
+            # Others may come on this connection: requests of a broker to its clients, and late answers.
             for command in commands:
                 if command.flag & FLAG_RESPONSE and command.opaque in (opaque, other):
                     return command if command.opaque == opaque else None

@@ -278,6 +278,7 @@ class LocalCluster:
 
         async def is_caught_up() -> bool:
             status = await self.status()
+            # The target stays what it was at first: under load the leader would always be ahead.
             for group in groups:
                 committed = [one.commit_index for one in _serving_leaders(status, group)]
                 if committed:

@@ -100,6 +100,7 @@ class Demonstration:
                 await admin.create_topic(TOPIC, queues=QUEUES)
             with Recording(self.directory / "traces") as recording:
                 await self._drive(cluster, recording)
+            # Nobody sends any more: what is committed now is what each store must end with.
             commit_index = (await cluster.wait_caught_up())[options.group]
             self._narrate(f"all nodes have applied entry {commit_index:,}")
             unclean = [node_id for node_id in cluster.nodes if not await cluster.stop(node_id)]

@@ -46,6 +46,7 @@ def roles(bands: Sequence[Band], axis: Axis, y: float) -> tuple[list[str], float
             if band.node != node or band.stop <= axis.start or band.start >= axis.stop:
                 continue
             begin, end = axis.x(band.start), axis.x(band.stop)
+            # A node that changes its role thousands of times would make a page of megabytes that shows no more.
             if end - begin < PIXEL and begin - drawn_to < PIXEL:
                 continue
             drawn_to = end

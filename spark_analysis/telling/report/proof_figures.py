@@ -115,6 +115,7 @@ class _Draughtsman:
         proof = {one["op"] for one in decisive}
         told = stories.story(anomaly, self.first_ns, window.operations)
         pair = stories.contradiction(anomaly, window.operations)
+        # The decisive operations may be far apart: all of them must be seen, and some of what went on around them.
         window = fitted(window, decisive)
         scale = _Scale.of(self.first_ns, window.begin_ns, window.high_ns - window.low_ns)
         gap = None

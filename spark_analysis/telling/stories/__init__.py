@@ -25,6 +25,7 @@ def story(anomaly: Anomaly, first_ns: int = 0, around: Sequence[Operation] = ())
 
     ``around``: other operations on the same key, for findings whose proof does not name its other side.
     """
+    # Two operations that contradict each other are the shortest proof there is: such a story is told first.
     pair = contradiction(anomaly, around)
     if pair is not None:
         earlier, later = pair

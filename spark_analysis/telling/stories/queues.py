@@ -47,6 +47,7 @@ def _dispute(anomaly: Anomaly, _around: Sequence[Operation], first_ns: int) -> l
     sides = sorted(decisive(anomaly), key=lambda one: one.get("complete_ns") or one["invoke_ns"])
     if anomaly.position is None or len(sides) < 2:
         return [f"Several messages stand at {_at(anomaly)}.", "One place holds one message."]
+    # In the order of time, each with the gap to the one before: which of them came too late, the reader sees himself.
     said = []
     for before, one in zip((None, *sides), sides[:_NAMED_AT_ONCE], strict=False):
         begin, end = one["invoke_ns"], one.get("complete_ns") or one["invoke_ns"]
