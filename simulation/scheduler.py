@@ -40,12 +40,18 @@ class Timer:
         self.arguments = ()
 
 
+class TooManyEventsError(BaseException):
+    """A run has had as many events as it may; no Exception, which the world would take for a mistake of its own."""
+
+
 @dataclass(slots=True, eq=False)
 class Scheduler:
     """`now_ns` is true time: nanoseconds since the world began, which no host in it can see (see `clock`)."""
 
     now_ns: int = 0
     events_run: int = 0
+    events_max: int | None = None
+    """`run_until` raises `TooManyEventsError` behind so many events."""
     pause_behind: int = 0
     """`run_until` returns early behind the event of this number, counted from 1; it may be the present one's."""
     stopped: bool = False
@@ -84,6 +90,8 @@ class Scheduler:
                 self.events_run += 1
                 timer.callback = None
                 callback(*timer.arguments)
+                if self.events_run == self.events_max and not self.stopped:
+                    raise TooManyEventsError
                 if self.events_run == self.pause_behind:
                     return False
         if not self.stopped:

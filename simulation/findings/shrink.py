@@ -13,8 +13,8 @@ Two invariants are too wide and are told apart by their reason as well: that not
 and that the group recovers (from what). Otherwise a group without producers, which acknowledges nothing, would pass for
 one that finds no leader.
 
-The search draws nothing and looks at no clock: with the same budget of runs it comes to the same plan. A budget of time
-comes from outside, as `may_go_on`.
+The search draws nothing and looks at no clock: with the same budget of runs it comes to the same plan. Each run is
+bounded by what the first one took (`RunLimit`); a budget of time comes from outside, as `may_go_on`.
 """
 
 import re
@@ -24,18 +24,30 @@ from typing import Literal, TypeVar
 
 from simulation.journal import Violation
 from simulation.plans.plan import Fault, Limits, Plan, Shape
-from simulation.scheduler import MILLISECOND, SECOND
+from simulation.scheduler import MILLISECOND, SECOND, TooManyEventsError
 from simulation.world.building import World
 from simulation.world.end_checks import JudgeHistory
 from simulation.world.running import Result, run_world
 
-RunPlan = Callable[[Plan, int], Result | None]
-"""Runs a plan up to a virtual time in nanoseconds; None if nothing was found by then."""
+
+@dataclass(frozen=True, slots=True)
+class RunLimit:
+    """The end of a run that has found nothing: a virtual time, or a number of events if that comes before it."""
+
+    time_ns: int
+    events: int | None = None
+
+
+RunPlan = Callable[[Plan, RunLimit], Result | None]
+"""Runs a plan up to a limit; None if nothing was found by then."""
 
 Item = TypeVar("Item")
 
 _MARGIN_NS = 2 * SECOND
 """A smaller plan may come to the finding a little later than the plan that it was made from."""
+_EVENTS_FACTOR = 2
+"""A smaller plan may have so many times the events of the run that found something: what stands still less does more,
+and what goes round in circles is not worth its time."""
 _CALM_EARLIEST_NS = 4 * SECOND
 """The earliest end of faults, as in `draw_swarm_plan`: until then the group gets together."""
 
@@ -59,14 +71,15 @@ class Shrunk:
     end: Literal["minimal", "runs", "stopped"]
 
 
-def run_until(plan: Plan, limit_ns: int, judge_history: JudgeHistory | None = None) -> Result | None:
-    """Runs a plan up to `limit_ns` and returns its result; None if nothing was found by then."""
+def run_until(plan: Plan, limit: RunLimit, judge_history: JudgeHistory | None = None) -> Result | None:
+    """Runs a plan up to the limit and returns its result; None if nothing was found by then."""
     world = World(plan, keep_traces=judge_history is not None)
-    if limit_ns < plan.end_ns:
-        world.scheduler.at(limit_ns + 1, _nothing_found)
+    if limit.time_ns < plan.end_ns:
+        world.scheduler.at(limit.time_ns + 1, _nothing_found)
+    world.scheduler.events_max = limit.events
     try:
         return run_world(world, judge_history)
-    except _NothingFoundError:
+    except (_NothingFoundError, TooManyEventsError):
         return None
 
 
@@ -129,6 +142,7 @@ class _Search:
         self.runs = 0
         self.end: Literal["minimal", "runs", "stopped"] = "minimal"
         self._cause = cause_of(failed.violation)
+        self._events_max = _EVENTS_FACTOR * failed.events or None
         self._runs_max = runs_max
         self._may_go_on = may_go_on
         self._run = run
@@ -174,7 +188,7 @@ class _Search:
             raise _BudgetUsedError("stopped")
         self._tried.add(plan)
         self.runs += 1
-        result = self._run(plan, self._limit_ns(plan))
+        result = self._run(plan, RunLimit(self._limit_ns(plan), self._events_max))
         # The same cause, not just any: another finding would be shrunk in its place.
         fails = (
             result is not None and result.violation is not None and cause_of(result.violation) == self._cause

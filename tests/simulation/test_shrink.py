@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import simulation.findings.shrink
 from broker.tools.cli.simulate import Shrinking, simulate
 from simulation.findings.report import describe_finding
-from simulation.findings.shrink import Shrunk, cause_of, run_until, shrink
+from simulation.findings.shrink import RunLimit, Shrunk, cause_of, run_until, shrink
 from simulation.journal import Violation
 from simulation.judges.own_state import FLUSHED
 from simulation.plans.plan import FAULT_KINDS, Fault, Plan, decode_plan, encode_plan
@@ -42,10 +42,10 @@ class MadeUpWorld:
         self.others = others
         self.runs: list[Plan] = []
 
-    def run(self, plan: Plan, limit_ns: int) -> Result | None:
+    def run(self, plan: Plan, limit: RunLimit) -> Result | None:
         self.runs.append(plan)
         result = self.outcome(plan)
-        return result if result.violation is not None and result.simulated_ns <= limit_ns else None
+        return result if result.violation is not None and result.simulated_ns <= limit.time_ns else None
 
     def outcome(self, plan: Plan) -> Result:
         """Returns the result of the plan: what breaks first."""
@@ -256,8 +256,9 @@ def test_a_finding_shrinks_to_the_faults_that_it_takes(found: Result) -> None:
 
 
 def test_a_run_with_a_limit_finds_what_comes_before_it_and_nothing_else(plan: Plan, found: Result) -> None:
-    assert run_until(plan, found.simulated_ns - 1) is None
-    result = run_until(plan, found.simulated_ns)
+    assert run_until(plan, RunLimit(found.simulated_ns - 1)) is None
+    assert run_until(plan, RunLimit(plan.end_ns, events=found.events - 1)) is None
+    result = run_until(plan, RunLimit(found.simulated_ns, events=found.events))
     assert result is not None
     assert (result.simulated_ns, result.trace_digest) == (found.simulated_ns, found.trace_digest)
 
@@ -311,10 +312,10 @@ def stub_shrink(
     """Shrinks with the real search; `act` happens in the middle of the first run. Returns what the runs found."""
     results: list[Result | None] = []
 
-    def run(plan: Plan, limit_ns: int) -> Result | None:
+    def run(plan: Plan, limit: RunLimit) -> Result | None:
         if not results:
             act()
-        results.append(run_until(plan, limit_ns))
+        results.append(run_until(plan, limit))
         return results[-1]
 
     monkeypatch.setattr(simulation.findings.shrink, "run_until", run)

@@ -72,7 +72,9 @@ class Shrinking:
         Parameter(help="Whether a finding is reduced to what it takes. By default all but that of --replay."),
     ] = None
     shrink_runs: Annotated[int, Parameter(help="At most so many runs for shrinking a finding.")] = 200
-    shrink_seconds: Annotated[float, Parameter(help="At most so long; 0: as long as it takes.")] = 120.0
+    shrink_seconds: Annotated[
+        float, Parameter(help="At most so many seconds of CPU time; 0: as many as it takes.")
+    ] = 120.0
 
     def budget(self, *, by_default: bool) -> ShrinkBudget | None:
         """The bounds on shrinking a finding; None where none is shrunk. Raises CommandError."""
