@@ -14,6 +14,8 @@ from simulation.scheduler import SECOND, Scheduler
 _TRANSCRIPT_LINES: Final = 400
 
 
+MARKED: Final = "*"
+"""Before the name of a host: its role, term or leader changed, or its log has become shorter."""
 TIME_MADE: Final = "group time made"
 """Work that is counted when a first leader makes the group's time from wall clocks (broker/replica/group_clock.py)."""
 
@@ -51,9 +53,9 @@ class Journal:
         self.acting = ""
         """The broker whose code runs: what is logged now is its log."""
 
-    def note(self, host: str, text: str) -> None:
-        """Adds a line to the transcript."""
-        self.transcript.append(f"{self._scheduler.now_ns / SECOND:11.6f}  {host:<8} {text}")
+    def note(self, host: str, text: str, *, mark: str = " ") -> None:
+        """Adds a line to the transcript; `MARKED` lines catch the reader's eye."""
+        self.transcript.append(f"{self._scheduler.now_ns / SECOND:11.6f} {mark}{host:<8} {text}")
 
     def fired(self, kind: str) -> None:
         """Counts a fault that takes effect."""

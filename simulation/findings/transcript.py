@@ -3,8 +3,13 @@
 Notes are few (faults, roles, what processes log), traces are many (each question of a client, each entry of a replica);
 so the newest of both are taken, as many of each as a page holds, and told in the order in which they happened. All
 traces of a simulation have the true time, so that the order is exact to the microsecond that is shown.
+
+What repeats itself is folded: of lines, or of a few lines in turn, that say the same but for their numbers the first
+and the last are shown, and between them how many there were. That happens before the newest are taken, so that a client
+that asks the same over and over leaves room for what came before it.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from io import BytesIO
 
@@ -25,6 +30,10 @@ from simulation.scheduler import SECOND
 _COLUMNS = 200
 _VALUES = 2
 _NOTES, _TRACE_EVENTS = 60, 40
+_IN_TURN = 4
+"""At most so many lines that come again in the same order are folded."""
+_NUMBER = re.compile(r"\b[0-9][0-9A-F.]*\b")
+"""A number, or an identifier of a message; the digits of a name (n0) are none."""
 
 
 def last_events(notes: list[str], traces: Mapping[str, bytes]) -> list[str]:
@@ -33,9 +42,46 @@ def last_events(notes: list[str], traces: Mapping[str, bytes]) -> list[str]:
     recorded = sorted(
         (event for name, data in traces.items() for event in _lines(name, data)), key=lambda event: event[0]
     )
-    lines = [line for _, line in recorded[-_TRACE_EVENTS:]] + notes[-_NOTES:]
+    told = folded([line for _, line in recorded])[-_TRACE_EVENTS:]
+    lines = told + folded([_one_line(note) for note in notes])[-_NOTES:]
     lines.sort(key=_seconds)  # at the same time notes come last: the finding is one
     return [_one_line(line) for line in lines]
+
+
+def folded(lines: list[str]) -> list[str]:
+    """Folds up to `_IN_TURN` lines that come again and again: the first time, how often they came, the last time."""
+    shown: list[str] = []
+    texts = [_NUMBER.sub("0", line.split(None, 1)[1]) for line in lines]
+    at = 0
+    while at < len(lines):
+        size, times = max(
+            ((size, _times(texts, at, size)) for size in range(1, _IN_TURN + 1)),
+            key=lambda repeated: _saved(*repeated),
+        )
+        if _saved(size, times) > 0:
+            end = at + size * times
+            last = lines[end - size : end]
+            what = "" if size == 1 else f"these {size} lines "
+            count = f"{_seconds(last[0]):11.6f}  ...      {what}{times} times; the last time:"
+            shown += (*lines[at : at + size], count, *last)
+            at = end
+        else:
+            shown.append(lines[at])
+            at += 1
+    return shown
+
+
+def _times(texts: list[str], at: int, size: int) -> int:
+    """Returns how often the lines at a place come there, one time behind the other."""
+    block = texts[at : at + size]
+    times = 1
+    while texts[at + times * size : at + (times + 1) * size] == block:
+        times += 1
+    return times
+
+
+def _saved(size: int, times: int) -> int:
+    return size * (times - 2) - 1
 
 
 def _seconds(line: str) -> float:

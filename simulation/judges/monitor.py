@@ -25,7 +25,7 @@ from raft.effects import Role, Send
 from raft.messages import Message, VoteResponse
 from raft.recovery_loss import Loss
 from raft.terms import LogTerms
-from simulation.journal import TIME_MADE, Journal, Violation
+from simulation.journal import MARKED, TIME_MADE, Journal, Violation
 from simulation.judges.as_written import NO_DAMAGE, Damage, Pages
 from simulation.judges.beliefs import Beliefs
 from simulation.judges.former_leaders import FormerLeader
@@ -177,6 +177,7 @@ class Monitor:
         replica = node.replica
         log = replica.store.log
         watched.log = log
+        held_index = watched.terms.last_index
         # It may know of commits that others made durable, and have lost what it had not flushed itself.
         watched.committed_floor = min(watched.committed_floor, log.last_index)
         watched.first_index = log.first_index
@@ -211,9 +212,12 @@ class Monitor:
         self._own_state.started(host.name)
         self._replicated_state.started(host.name, replica.applied)
         self._beliefs.started(host.name, replica.raft)
+        less = f" (LESS: it had up to {held_index})" if log.last_index < held_index else ""
         self._note(
             host.name,
-            f"starts: log {log.first_index}..{log.last_index}, term {replica.term}, commit {replica.raft.commit_index}",
+            f"starts: log {log.first_index}..{log.last_index}{less}, term {replica.term}, "
+            f"commit {replica.raft.commit_index}",
+            mark=MARKED if less else " ",
         )
         node.listeners.arrivals.append(lambda arrivals: self._arrived(watched, arrivals))
 
@@ -265,7 +269,7 @@ class Monitor:
 
     def role(self, host: BrokerHost, role: str, term: int, leader: str | None) -> None:
         """Notes that role, term or leader changed. Raises Violation."""
-        self._note(host.name, f"{role} of term {term}, leader {leader or 'unknown'}")
+        self._note(host.name, f"{role} of term {term}, leader {leader or 'unknown'}", mark=MARKED)
         watched = self._watched.get(host.name)
         is_up = watched is not None and watched.log is not None
         if role == "candidate":
@@ -299,7 +303,7 @@ class Monitor:
     def truncated(self, host: BrokerHost, last_index: int) -> None:
         """Checks that no committed entry is truncated. Raises Violation."""
         watched = self._watched[host.name]
-        self._note(host.name, f"truncates its log after {last_index}")
+        self._note(host.name, f"truncates its log after {last_index}", mark=MARKED)
         self.power_losses.truncated(host.name, last_index)
         self._marks.truncated(watched.terms.last_index - last_index)
         self._check_goes(watched, last_index + 1)
@@ -307,7 +311,7 @@ class Monitor:
 
     def reset(self, host: BrokerHost, first_index: int) -> None:
         """Checks a log that begins anew after a snapshot: all before is committed. Raises Violation."""
-        self._note(host.name, f"log begins anew at {first_index}")
+        self._note(host.name, f"log begins anew at {first_index}", mark=MARKED)
         self.power_losses.truncated(host.name, -1)
         processes = [other.host.process for other in self._watched.values()]
         self._marks.reset(is_led=any(one is not None and one.replica.serving for one in processes))
