@@ -25,7 +25,7 @@ def stream(text: str) -> Stream:
     return Stream(text)
 
 
-def branch(random: Random) -> Random:
+def branch(random: Random) -> Stream:
     """A new stream, fixed by the next number of another one."""
     branched = Stream(random.getrandbits(64))
     if isinstance(random, Stream):

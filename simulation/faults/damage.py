@@ -59,11 +59,11 @@ def _harm(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     kinds = sorted({kind for kind, _, _ in pages})
     # Few snapshots and queues stand beside many pages of the log: each kind of file is as likely.
     kind = kinds[int(fault.amount * len(kinds))]
-    path, begin = host.random.choice([(path, begin) for one, path, begin in pages if one == kind])
+    path, begin = host.fault_random.choice([(path, begin) for one, path, begin in pages if one == kind])
     page = medium.page(path, begin)
     what = (
         medium.misdirect_page(path, begin)
-        if host.random.random() < _MISDIRECTED_SHARE
+        if host.fault_random.random() < _MISDIRECTED_SHARE
         else medium.rot_page(path, begin)
     )
     if what is not None:

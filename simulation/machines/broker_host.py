@@ -129,7 +129,11 @@ class BrokerHost:
         self.limits = limits
         self.clock = clock
         self.random = random
-        self.disk = SimulatedDisk(branch(random))
+        self.fault_random = random
+        """What faults of this machine draw from, but for its disk's."""
+        self.disk_random = branch(random)
+        """Only faults draw from it."""
+        self.disk = SimulatedDisk(self.disk_random)
         self.disk.fired = surroundings.journal.fired
         self.process: BrokerProcess | None = None
         self.paused = False
@@ -378,7 +382,7 @@ class BrokerHost:
         deferred, self.deferred = self.deferred, deque()
         later: list[tuple[Callable[..., object], tuple[Any, ...]]] = [*deferred]
         # Both are ready at once, and an event loop takes either first.
-        later.insert(0 if self.random.random() < 0.5 else len(later), (self._read_sockets, ()))
+        later.insert(0 if self.fault_random.random() < 0.5 else len(later), (self._read_sockets, ()))
         backlog, self.backlog = self.backlog, deque()
         for accept, endpoint in backlog:
             self.surroundings.scheduler.after(0, accept, endpoint)

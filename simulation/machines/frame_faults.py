@@ -74,7 +74,7 @@ class PeerFrames:
         self._process = process
         self._node = process.node
         self._name = name
-        self._random = network.random
+        self._network = network
         self._journal = journal
         self._watcher = watcher
         self._faults = faults
@@ -103,12 +103,12 @@ class PeerFrames:
         """A `TimeoutNow` of that leader and term arrives late, or twice. Returns False when its link is down."""
         if leader not in self._process.running.links.accepted:
             return False
-        delay = self._random.randrange(MICROSECOND, MILLISECOND)
+        delay = self._network.link(leader, self._name).random.randrange(MICROSECOND, MILLISECOND)
         self._deliver_after(delay, leader, RaftFrame(TimeoutNow(leader, self._name, term)))
         return True
 
     def _deliver_with_faults(self, source: str, frame: RaftFrame, faults: FrameFaults) -> None:
-        random = self._random
+        random = self._network.link(source, self._name).random
         is_append = isinstance(frame.message, AppendRequest) and bool(frame.body)
         if is_append and random.random() < faults.corruption:
             self._journal.fired("message corruption")

@@ -33,6 +33,7 @@ _HEALING_NS = 50 * MILLISECOND
 class Link:
     """The link of one direction between two hosts."""
 
+    random: Random
     delay_min_ns: int = DELAY_MIN_NS
     delay_max_ns: int = DELAY_MAX_NS
     loss: float = 0.0
@@ -190,7 +191,7 @@ class Endpoint:
 
     def _enqueue(self, data: bytes) -> None:
         network = self._network
-        random = network.random
+        random = self.link.random
         if len(data) > 1 and random.random() < network.split_probability:
             middle = random.randrange(1, len(data))
             self._queue.append((self._arrival_ns(), data[:middle]))
@@ -204,10 +205,10 @@ class Endpoint:
 
     def _arrival_ns(self) -> int:
         network, link = self._network, self.link
-        delay = draw_range(network.random, link.delay_min_ns, link.delay_max_ns)
+        delay = draw_range(link.random, link.delay_min_ns, link.delay_max_ns)
         if link.slowed_by is not None:
             link.slowed_by()
-        if link.loss and network.random.random() < link.loss:
+        if link.loss and link.random.random() < link.loss:
             network.fired("loss")
             delay += _RETRANSMISSION_NS
         arrival = network.scheduler.now_ns + delay
@@ -289,7 +290,7 @@ class Endpoint:
         """Lets what waited for a cut to heal arrive with the sender's next retransmission."""
         if not self._queue:
             return
-        at = self._network.scheduler.now_ns + self._network.random.randrange(MILLISECOND, _HEALING_NS)
+        at = self._network.scheduler.now_ns + self.link.random.randrange(MILLISECOND, _HEALING_NS)
         self._last_arrival_ns = max(self._last_arrival_ns, at)
         self._queue = deque((max(time, at), data) for time, data in self._queue)
         self._schedule()
@@ -298,9 +299,12 @@ class Endpoint:
 class Network:
     """All hosts' listeners, links and connections."""
 
-    def __init__(self, scheduler: Scheduler, random: Random, fired: Callable[[str], object]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, random_of: Callable[[str], Random], fired: Callable[[str], object]
+    ) -> None:
+        """`random_of` returns what a link draws from, by its name; it may be the same for all."""
         self.scheduler = scheduler
-        self.random = random
+        self._random_of = random_of
         self.fired = fired
         self.split_probability = 0.02
         """The probability that what is sent at once arrives in two parts."""
@@ -317,7 +321,7 @@ class Network:
         """Returns the link from one host to another."""
         link = self._links.get((source, target))
         if link is None:
-            link = self._links[source, target] = Link()
+            link = self._links[source, target] = Link(self._random_of(f"link {source} {target}"))
         return link
 
     # ---- hosts ---------------------------------------------------------------------------------------
@@ -370,8 +374,8 @@ class Network:
             self.scheduler.after(MILLISECOND, done, None, f"no route to {address}")
             return
         link = self.link(host, target)
-        delay = self.random.randrange(link.delay_min_ns, link.delay_max_ns)
-        if link.loss and self.random.random() < link.loss:
+        delay = link.random.randrange(link.delay_min_ns, link.delay_max_ns)
+        if link.loss and link.random.random() < link.loss:
             self.fired("loss")
             delay += SECOND  # the first segment is sent again after a second
         self._next_port += 1
@@ -386,7 +390,7 @@ class Network:
             told()
         if there.cut or back.cut or target in self.dark_hosts or host in self.dark_hosts:
             return  # the caller's own time limit ends this
-        delay = self.random.randrange(back.delay_min_ns, back.delay_max_ns)
+        delay = back.random.randrange(back.delay_min_ns, back.delay_max_ns)
         listener = self._listeners.get(address)
         if listener is None:
             self.scheduler.after(delay, done, None, f"connection to {address} refused")

@@ -157,6 +157,10 @@ class Plan:
     """In the order of their events."""
     idle_ns: int = 0
     """Once the group has recovered its clients ask for nothing for so long."""
+    chance: int | None = None
+    """A number: each host, link and fault draws from a stream of its own, which its name and the number fix, so that
+    what is left out of a plan changes no draw of what stays. None, as plans are drawn: all links draw from one, and a
+    host's faults from the host's."""
 
 
 def encode_plan(plan: Plan) -> bytes:

@@ -6,6 +6,7 @@ made here is part of that: who is made first draws first.
 """
 
 import traceback
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from broker.replica.inner_limits import InnerLimits
@@ -33,7 +34,7 @@ from simulation.machines.client_runtime import ClientRuntime
 from simulation.machines.clock import HostClock
 from simulation.machines.name_server_host import NameServerHost
 from simulation.machines.network import Network
-from simulation.plans.plan import Limits, Plan
+from simulation.plans.plan import Fault, Limits, Plan
 from simulation.randomness import Random, Stream, stream
 from simulation.scheduler import SECOND, Scheduler
 from simulation.workload import ACTORS
@@ -51,6 +52,7 @@ AnyInvariant = TypeVar("AnyInvariant", bound=Invariant)
 _NAME_SERVERS: Final = 2
 _PLACES_OF_A_PROCESS: Final = 4
 """A client has a connection or two, and some that have ended are not known to have where the network is cut."""
+_FILE_OF: Final = "file of "
 REGISTRATION_SECRET: Final = "a secret of the brokers"
 
 
@@ -60,14 +62,17 @@ class World:
     def __init__(self, plan: Plan, *, keep_traces: bool = False) -> None:
         self.plan = plan
         self.interrupted = False
-        self._streams: list[Stream] = []
-        """In the order in which they were made."""
+        self._fixed_by = f"{plan.seed}"
+        self._streams: list[tuple[str, Stream]] = []
+        """(name, stream) in the order in which they were made."""
+        self._of_faults: list[tuple[str, Stream]] = []
+        """Those from which only faults draw, in a plan that keeps streams apart."""
         self.scheduler = Scheduler()
         self.traces = Traces(plan.seed, keep=keep_traces)
         driver = TraceWriter(self.traces.sink("driver"), self.traces.header("driver", "driver"))
         self.traces.add(driver)
         self.journal = Journal(self.scheduler, driver)
-        self.network = Network(self.scheduler, self.random("network"), self.journal.fired)
+        self.network = Network(self.scheduler, self.apart_or(self.random("network")), self.journal.fired)
         # Their machines are made below: these tell the judges what happens, and the judges must know the members.
         self.groups = [
             make_group(number, plan, self.scheduler, self.network, self.journal, self.random)
@@ -98,6 +103,8 @@ class World:
             for group in self.groups
         ]
         self.stage = self.stages[0]
+        if plan.chance is not None:
+            self._keep_streams_apart(plan.chance)
 
     @property
     def data_loss(self) -> DataLoss | None:
@@ -113,11 +120,32 @@ class World:
         """Returns the invariant of that kind."""
         return self.context.invariant(kind)
 
-    def random(self, name: str) -> Random:
+    def random(self, name: str) -> Stream:
         """Returns the random stream with that name of this world."""
-        made = stream(f"{self.plan.seed} {name}")
-        self._streams.append(made)
+        made = stream(f"{self._fixed_by} {name}")
+        self._streams.append((name, made))
         return made
+
+    def apart_or(self, shared: Random) -> Callable[[str], Random]:
+        """Returns what makes streams by name in a plan that keeps them apart (`Plan.chance`); in others, what returns
+        the shared one.
+        """
+        return self.random if self.plan.chance is not None else lambda name: shared
+
+    def _keep_streams_apart(self, chance: int) -> None:
+        """From now on each stream is fixed by its name and the number; what the world was made of stays as it is."""
+        self._fixed_by = f"{self.plan.seed} {chance}"
+        for name, one in self._streams:
+            one.go_on_as(f"{self._fixed_by} {name}")
+        self._of_faults = [(name, one) for name, one in self._streams if name.startswith(_FILE_OF)]
+        for host in [host for group in self.groups for host in group.brokers]:
+            host.fault_random = faults = self.random(f"faults of {host.name}")
+            self._of_faults += [(host.name, faults), (f"disk of {host.name}", host.disk_random)]
+
+    def draw_for(self, fault: Fault) -> None:
+        """In a plan that keeps streams apart, machines and disks draw what this fault fixes, whatever came before."""
+        for name, one in self._of_faults:
+            one.go_on_as(f"{self._fixed_by} {fault.kind} {fault.time_ns} {name}")
 
     def _rarely_small(self, name: str, usual: int) -> int:
         """Draws a bound of what a turn does: in one of four worlds nearly nothing.
@@ -128,7 +156,7 @@ class World:
 
     def go_on_as(self, seed: int) -> None:
         """From now on all that the world draws is fixed by another seed."""
-        for number, one in enumerate(self._streams):
+        for number, (_, one) in enumerate(self._streams):
             one.go_on_as(f"fork {seed} {number}")
 
     # ---- machines ------------------------------------------------------------------------------------
@@ -154,7 +182,7 @@ class World:
                 f"ns{number}",
                 _name_server_ip(number),
                 self._clock(f"ns{number}"),
-                self.random(f"file of ns{number}"),
+                self.random(f"{_FILE_OF}ns{number}"),
                 REGISTRATION_SECRET,
                 _connections_max(self.plan),
             )

@@ -22,7 +22,7 @@ from simulation.journal import Journal, Violation
 from simulation.judges.idleness import SETTLED_NS, Idleness
 from simulation.judges.power_losses import DataLoss
 from simulation.plans.futures import with_future
-from simulation.plans.plan import Fork, Plan
+from simulation.plans.plan import Fault, Fork, Plan
 from simulation.scheduler import SECOND, Timer
 from simulation.world.building import World
 from simulation.world.end_checks import JudgeHistory, check_end, is_applied, is_read
@@ -129,15 +129,15 @@ class _Course:
     def plan_events(self) -> None:
         """Starts the name servers, and schedules all that the plan says."""
         world, scheduler, plan = self._world, self._world.scheduler, self._world.plan
-        random = world.random("starts")
+        random_of = world.apart_or(world.random("starts"))
         for name_server in world.name_servers:
             name_server.start()
         for group in world.groups:
             for host in group.brokers:
-                scheduler.at(random.randrange(SECOND), host.start)
+                scheduler.at(random_of(f"start of {host.name}").randrange(SECOND), host.start)
             group.availability.start()
         for client in world.clients:
-            scheduler.at(random.randrange(2 * SECOND), client.start)
+            scheduler.at(random_of(f"start of {client.name}").randrange(2 * SECOND), client.start)
         self._plan_faults(-1, plan.forks[0].time_ns if plan.forks else plan.end_ns)
         scheduler.at(plan.calm_ns, self._calm)
         scheduler.at(plan.calm_ns + _RECOVERY_NS, self._check_recovered)
@@ -151,10 +151,14 @@ class _Course:
     def _plan_faults(self, behind_ns: int, until_ns: int) -> None:
         world = self._world
         self._pending += [
-            world.scheduler.at(fault.time_ns, inject, world.stages[fault.group], fault)
+            world.scheduler.at(fault.time_ns, self._strike, fault)
             for fault in world.plan.faults
             if behind_ns < fault.time_ns <= until_ns
         ]
+
+    def _strike(self, fault: Fault) -> None:
+        self._world.draw_for(fault)
+        inject(self._world.stages[fault.group], fault)
 
     def run_to_end(self) -> None:
         """Runs up to the plan's end, with the futures that its forks say."""

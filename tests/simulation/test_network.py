@@ -15,7 +15,7 @@ from simulation.world.building import World
 
 def test_a_link_is_whole_when_the_last_of_its_cuts_has_ended() -> None:
     scheduler = Scheduler()
-    network = Network(scheduler, Random(1), lambda kind: None)
+    network = Network(scheduler, lambda _: Random(1), lambda kind: None)
     arrived: list[int] = []
 
     def accepted(endpoint: Endpoint) -> None:
@@ -64,7 +64,7 @@ def test_one_direction_of_any_link_of_a_broker_is_hit(kind: str) -> None:
 
 
 def test_what_was_healed_already_may_end_once_more() -> None:
-    network = Network(Scheduler(), Random(1), lambda kind: None)
+    network = Network(Scheduler(), lambda _: Random(1), lambda kind: None)
     for _ in range(2):
         network.set_cut("a", "b", True)
         network.set_clogged("a", "b", True)

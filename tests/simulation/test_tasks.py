@@ -18,7 +18,7 @@ class Machine:
 
     def __init__(self, rate_ppm: int = 0) -> None:
         self.scheduler = Scheduler()
-        self.network = Network(self.scheduler, Random(1), lambda kind: None)
+        self.network = Network(self.scheduler, lambda _: Random(1), lambda kind: None)
         self.clock = HostClock(self.scheduler, 5 * SECOND, rate_ppm, 0)
         self.ended: list[BaseException | None] = []
         self.runtime = ClientRuntime(

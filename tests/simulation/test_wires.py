@@ -20,7 +20,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.scheduler = Scheduler()
-        network = Network(self.scheduler, Random(1), lambda kind: None)
+        network = Network(self.scheduler, lambda _: Random(1), lambda kind: None)
         self.outgoing = Outgoing()
         self.wires = Wires(self.outgoing, self.scheduler, self.guarded, UNSENT_MAX)
         self.connection = Connection(self.outgoing, "a client")
