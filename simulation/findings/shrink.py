@@ -1,14 +1,17 @@
 """From a failing plan to a small one: what the finding takes, and no more.
 
-A plan is smaller if it ends earlier, has fewer kinds of faults, fewer faults, fewer actors, groups and nodes, and
-lighter values. The search goes through these in that order, since each step makes all that come after it cheaper: a run
-that ends right behind the finding is several times as fast, and a kind that is dropped takes dozens of faults with it.
-Within a step it is delta debugging (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input): runs of
-items are left out, ever shorter ones, as long as the plan still fails. It goes through all steps again until nothing
-more can be left out, or until the budget is used up.
+A plan is smaller if it ends earlier, has fewer groups, kinds of faults, actors, faults and nodes, and lighter values.
+The search goes through these in that order, since each step makes all that come after it cheaper: a run that ends right
+behind the finding is several times as fast, a kind that is dropped takes dozens of faults with it, and without most
+actors a second costs a quarter. Within a step it is delta debugging (Zeller and Hildebrandt, Simplifying and Isolating
+Failure-Inducing Input): runs of items are left out, ever shorter ones, as long as the plan still fails. It goes through
+all steps again until nothing more can be left out, or until the budget is used up.
 
-Leaving a fault out changes what comes after it, since all draw from the same streams: a smaller plan is another run and
-not a part of the old one. So a plan counts as failing if it breaks the same invariant, whichever way it comes to that.
+A smaller plan is another run and not a part of the old one: the group is not where it was when the next fault comes.
+The least of it is that random numbers are others, and smaller plans keep their streams apart (`Plan.chance`), so that
+what is left out changes no draw of what stays. What is left is luck, and a plan that misses the finding with some draws
+may come to it with others: when nothing more can be left out, other numbers are tried, ever more of them. A plan counts
+as failing if it breaks the same invariant, whichever way it comes to that.
 Two invariants are too wide and are told apart by their reason as well: that nothing fails (where, and by which error)
 and that the group recovers (from what). Otherwise a group without producers, which acknowledges nothing, would pass for
 one that finds no leader.
@@ -18,13 +21,14 @@ bounded by what the first one took (`RunLimit`); a budget of time comes from out
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Literal, TypeVar
 
 from simulation.journal import Violation
 from simulation.plans.plan import Fault, Limits, Plan, Shape
 from simulation.scheduler import MILLISECOND, SECOND, TooManyEventsError
+from simulation.workload import ACTORS
 from simulation.world.building import World
 from simulation.world.end_checks import JudgeHistory
 from simulation.world.running import Result, run_world
@@ -45,6 +49,12 @@ Item = TypeVar("Item")
 
 _MARGIN_NS = 2 * SECOND
 """A smaller plan may come to the finding a little later than the plan that it was made from."""
+_FIRST_TRIES = 12
+"""The draws with which the plan is tried under a light load, at most."""
+_FROM_LUCK = ((0, 1), (1, 3), (3, 7))
+"""The numbers with which a smaller plan is tried, beside that of the plan that it comes from, as multiples of the tries
+that the first one took: to begin with, when nothing more can be left out with those, and when nothing can with these.
+"""
 _EVENTS_FACTOR = 2
 """A smaller plan may have so many times the events of the run that found something: what stands still less does more,
 and what goes round in circles is not worth its time."""
@@ -147,7 +157,8 @@ class _Search:
         self._may_go_on = may_go_on
         self._run = run
         self._progress = progress
-        self._what = ""
+        self._what = "length"
+        self._chances: Iterable[int] = ()
         self._tried: set[Plan] = {failed.plan}
         try:
             self._search()
@@ -155,29 +166,41 @@ class _Search:
             self.end = used.end
 
     def _search(self) -> None:
-        while True:
-            before = self.best.plan
-            # The length again behind each large step: the smaller plan may come to the finding earlier.
-            for what, step in (
-                ("length", self._cut),
-                ("kinds of faults", self._drop_kinds),
-                ("length", self._cut),
-                ("faults", self._drop_faults),
-                ("length", self._cut),
-                ("futures", self._drop_forks),
-                ("actors", self._drop_actors),
-                ("groups", self._drop_group),
-                ("idle stretch", self._drop_idle_stretch),
-                ("nodes", self._drop_nodes),
-                ("values", self._lighten),
-                ("durations", self._shorten_faults),
-            ):
-                self._what = what
-                step()
-            if self.best.plan == before:
-                return
+        self._cut()
+        luck = self._lighten_load()
+        for first, end in _FROM_LUCK:
+            self._chances = range(first * luck, end * luck)
+            before = None
+            while self.best.plan != before:
+                before = self.best.plan
+                self._go_through()
+
+    def _go_through(self) -> None:
+        # The length again behind each large step: the smaller plan may come to the finding earlier.
+        for what, step in (
+            ("length", self._cut),
+            ("groups", self._drop_group),
+            ("futures", self._drop_forks),
+            ("kinds of faults", self._drop_kinds),
+            ("length", self._cut),
+            ("actors", self._drop_actors),
+            ("faults", self._drop_faults),
+            ("length", self._cut),
+            ("idle stretch", self._drop_idle_stretch),
+            ("nodes", self._drop_nodes),
+            ("values", self._lighten),
+            ("durations", self._shorten_faults),
+        ):
+            self._what = what
+            step()
 
     def _fails(self, plan: Plan) -> bool:
+        """Runs the plan, with other draws if need be; true if it comes to the same finding."""
+        chance = self.best.plan.chance
+        chances = self._chances if chance is None else (chance, *self._chances)
+        return any(self._fails_as_it_is(replace(plan, chance=one)) for one in dict.fromkeys(chances))
+
+    def _fails_as_it_is(self, plan: Plan) -> bool:
         """Runs the plan; true if it comes to the same finding, and then its run is the best one."""
         # A run is a function of its plan: what was tried has the same outcome again.
         if plan in self._tried:
@@ -206,6 +229,23 @@ class _Search:
 
     # ---- steps ---------------------------------------------------------------------------------------
 
+    def _lighten_load(self) -> int:
+        """Tries the plan with the actors that every run has, and with one of the others beside them, in turn.
+
+        What follows costs a quarter then. Returns how many draws it took: a finding that few draws come to would be
+        missed by every smaller plan that is tried once.
+        """
+        self._what = "load"
+        plan = self.best.plan
+        others = [name for name in plan.actors if ACTORS[name].share < 1]
+        for number in range(_FIRST_TRIES):
+            other = others[number % len(others)] if others else ""
+            for kept in ("", other):
+                actors = tuple(name for name in plan.actors if name == kept or name not in others)
+                if actors and self._fails_as_it_is(replace(plan, actors=actors, chance=number)):
+                    return 1 + (number // len(others) if kept else number)
+        return 1
+
     def _cut(self) -> None:
         """Lets the faults end right behind the finding; for one of the calm, the calm begins right behind them."""
         plan, found_ns = self.best.plan, self.best.simulated_ns
@@ -224,12 +264,12 @@ class _Search:
         faults = tuple(
             replace(fault, duration_ns=min(fault.duration_ns, calm_ns - fault.time_ns)) for fault in faults
         )
-        self._fails(replace(plan, calm_ns=calm_ns, end_ns=plan.end_ns - earlier_ns, faults=faults))
+        self._fails_as_it_is(replace(plan, calm_ns=calm_ns, end_ns=plan.end_ns - earlier_ns, faults=faults))
 
     def _drop_kinds(self) -> None:
-        """Tries no kind of fault, then each kind alone, then all but ever fewer kinds.
+        """Leaves out all kinds, or half of them, again and again; then all but one, the latest first; then ever fewer.
 
-        One kind alone often does; and as each smaller plan is another run, which may miss what depends on chance, few
+        One kind alone often does; and as each smaller plan is another run, which may miss what depends on luck, few
         large steps come further than many small ones.
         """
 
@@ -237,10 +277,18 @@ class _Search:
             kept = tuple(fault for fault in self.best.plan.faults if fault.kind in kinds)
             return self._fails(replace(self.best.plan, faults=kept))
 
-        kinds = tuple(dict.fromkeys(fault.kind for fault in self.best.plan.faults))
+        kinds = tuple(dict.fromkeys(fault.kind for fault in reversed(self.best.plan.faults)))
         # Without any fault first: load alone is enough for some mistakes, and nothing is smaller.
-        if not fails(()) and not any(fails((kind,)) for kind in kinds):
-            _leave_out(kinds, fails)
+        if fails(()):
+            return
+        while len(kinds) > 2:
+            middle = len(kinds) // 2
+            half = next((half for half in (kinds[:middle], kinds[middle:]) if fails(half)), None)
+            if half is None:
+                break
+            kinds = half
+        if not any(fails((kind,)) for kind in kinds):
+            _leave_out(kinds[::-1], fails)
 
     def _drop_faults(self) -> None:
         _leave_out(self.best.plan.faults, lambda faults: self._fails(replace(self.best.plan, faults=faults)))
@@ -275,24 +323,24 @@ class _Search:
     def _lighten(self) -> None:
         """Tries one producer, one queue, and the limits and members that plans have which are not dense."""
         if self.best.plan.producers > 1:
-            self._fails(replace(self.best.plan, producers=1))
+            self._fails_as_it_is(replace(self.best.plan, producers=1))
         if self.best.plan.queues > 1:
-            self._fails(replace(self.best.plan, queues=1))
+            self._fails_as_it_is(replace(self.best.plan, queues=1))
         if self.best.plan.shape != Shape():
-            self._fails(replace(self.best.plan, shape=Shape()))
+            self._fails_as_it_is(replace(self.best.plan, shape=Shape()))
         # All limits at once, and one by one only where that no longer fails: most findings need none of them.
         usual = Limits()
-        if self.best.plan.limits != usual and not self._fails(replace(self.best.plan, limits=usual)):
+        if self.best.plan.limits != usual and not self._fails_as_it_is(replace(self.best.plan, limits=usual)):
             for limit in fields(Limits):
                 limits = replace(self.best.plan.limits, **{limit.name: getattr(usual, limit.name)})
                 if limits != self.best.plan.limits:
-                    self._fails(replace(self.best.plan, limits=limits))
+                    self._fails_as_it_is(replace(self.best.plan, limits=limits))
 
     def _shorten_faults(self) -> None:
         for number in range(len(self.best.plan.faults)):
             while (fault := self.best.plan.faults[number]).duration_ns >= 2 * MILLISECOND:
                 shorter_ns = max(MILLISECOND, fault.duration_ns // 4 // MILLISECOND * MILLISECOND)
-                if not self._fails(self._with_fault(number, replace(fault, duration_ns=shorter_ns))):
+                if not self._fails_as_it_is(self._with_fault(number, replace(fault, duration_ns=shorter_ns))):
                     break
 
     def _with_fault(self, number: int, fault: Fault) -> Plan:

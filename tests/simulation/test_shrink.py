@@ -123,7 +123,9 @@ def is_within(small: Plan, plan: Plan) -> bool:
         and small.queues <= plan.queues
         and small.end_ns <= plan.end_ns
         and small.end_ns - small.calm_ns == plan.end_ns - plan.calm_ns
-        and replace(small, faults=(), actors=(), nodes=3, producers=1, queues=1, calm_ns=0, end_ns=0)
+        and replace(
+            small, chance=None, faults=(), actors=(), nodes=3, producers=1, queues=1, calm_ns=0, end_ns=0
+        )
         == replace(plan, faults=(), actors=(), nodes=3, producers=1, queues=1, calm_ns=0, end_ns=0)
     )
 
@@ -159,6 +161,20 @@ def test_with_runs_enough_nothing_is_left_that_can_be_left_out(finding: tuple[Ma
     assert set(plan.actors) == set(world.actors) or (not world.actors and len(plan.actors) == 1)
     assert (plan.nodes, plan.producers, plan.queues) == (3, 1, 1)
     assert plan.calm_ns <= max(shrunk.result.simulated_ns + 3 * SECOND, 4 * SECOND)
+
+
+@pytest.mark.parametrize("lucky", [0, 2, 5])
+def test_a_plan_that_misses_the_finding_with_some_draws_is_tried_with_others(lucky: int) -> None:
+    faults = tuple(Fault((5 + number) * SECOND, "kill", number, SECOND, 0.5) for number in range(6))
+    world = MadeUpWorld(faults[2:3], ("producer",), (Fault(0, "never", 0, 0, 0.0),))
+    plan = replace(draw_swarm_plan(1), faults=faults, actors=("producer", "consumer"))
+
+    def run(plan: Plan, limit: RunLimit) -> Result | None:
+        return world.run(plan, limit) if len(plan.faults) == len(faults) or plan.chance == lucky else None
+
+    shrunk = shrink(world.outcome(plan), run=run).result.plan
+    assert [fault.time_ns for fault in shrunk.faults] == [faults[2].time_ns]
+    assert (shrunk.actors, shrunk.chance) == (("producer",), lucky)
 
 
 @given(findings(), st.integers(0, 20))
