@@ -183,7 +183,9 @@ def _check_addresses(settings: Settings) -> None:
     if settings.observe.metrics:
         _, metrics_port = _check_address("observe.metrics", settings.observe.metrics, port_zero=True)
         if metrics_port and settings.observe.metrics == node.listen:
-            raise ImpossibleSettingError("observe.metrics", f"{node.listen} is already node.listen")
+            raise ImpossibleSettingError(
+                "observe.metrics", f"{node.listen} is the address of node.listen already"
+            )
 
 
 def _check_group(settings: Settings) -> None:

@@ -166,7 +166,12 @@ def test_written_toml_reads_back(
         ('[node]\nlisten = "0.0.0.0:1"', None, "node.advertise", "no address that a client can connect to"),
         ('[node]\nlisten = "::1:1"', 2, "node.listen", "in brackets"),
         ('[node]\nlisten = "a:65536"', 2, "node.listen", "the port is a number from 0 to 65535"),
-        ('[observe]\nmetrics = "127.0.0.1:10911"', 2, "observe.metrics", "is already node.listen"),
+        (
+            '[observe]\nmetrics = "127.0.0.1:10911"',
+            2,
+            "observe.metrics",
+            "is the address of node.listen already",
+        ),
     ],
 )
 def test_refused_toml(tmp_path: Path, text: str, line: int | None, key: str, said: str) -> None:
