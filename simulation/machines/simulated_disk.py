@@ -318,6 +318,11 @@ class SimulatedDisk:
         return b"" if inode is None else inode.durable
 
     @property
+    def file_count(self) -> int:
+        """The number of files. For checks."""
+        return len(self._names)
+
+    @property
     def file_bytes(self) -> int:
         """The length of all files together. For checks."""
         return sum(len(inode.cached) for inode in self._names.values())
