@@ -42,6 +42,7 @@ _AWAY_NS_MIN: Final = 6 * SECOND
 _STEPS_WHILE_AWAY: Final = 4
 _WINNER_AWAY_NS: Final = 14 * SECOND
 """Longer than a core may be without a leader (judges/availability.py)."""
+_LEADERLESS_NS: Final = 11 * SECOND
 _LEFT_NS_MIN: Final = 2 * SECOND
 _UNHEARD_NS: Final = 6 * SECOND
 """For how long a node is not heard at most."""
@@ -255,7 +256,8 @@ def elected_in_vain(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     hosts = stage.members.in_service()
     if former is None or any(one.process is None or one.paused for one in hosts):
         return  # of three none can be spared beside the one that is struck
-    stands_still = fault.amount >= 0.5
+    # For nothing, where the others have too little time in which they owe a leader.
+    stands_still = fault.amount >= 0.5 and stage.scheduler.now_ns + _LEADERLESS_NS < stage.calm_ns
     depose = replace(fault, kind="depose", amount=0.5 + fault.amount / 2)
     stage.done(fault, former.name)
     links.depose(stage, former, replace(depose, duration_ns=0) if stands_still else depose)
@@ -296,7 +298,7 @@ def disk_goes_in_an_election(stage: Stage, host: BrokerHost, fault: Fault) -> No
         if candidate is None or voter.process is None or not stage.others_are_whole(voter):
             return
         late = FrameFaults(
-            reordering=0.5 + fault.amount / 2,
+            reordering=0.9,
             source=voter.name,
             late_ns_max=_VOTE_LATE_NS,
             told=stage.counted_once("messages"),

@@ -21,7 +21,7 @@ def comes(at_ns: int, suspensions: list[tuple[int, int]]) -> None:
     timers.wanted["a"] = 10 * S, 2 * S, 0
     for topic, time_ns in ((TIMER_TOPIC, 10 * S), (TOPIC, at_ns)):
         record = stand_ins.stand_in(topic=topic, store_timestamp=DUE_MS)
-        properties = {b"KEYS": "a", b"TIMER_OUT_MS": str(DUE_MS)}
+        properties = {b"KEYS": "a", b"TIMER_OUT_MS": str(DUE_MS), b"REAL_TOPIC": TOPIC}
         timers.committed(stand_ins.stand_in(record=record, property=properties.get, time_ns=time_ns))
 
 

@@ -153,6 +153,7 @@ def test_runs_see_all_that_waits() -> None:
         seen.update(*(group.availability.waits.looked_at for group in world.groups))
     rare = {
         "a pull for a message or order that is there",
+        "a pull for what its consumer group wants",
         "a snapshot for the disk",
         "messages for a place",
         "a request for a leader",
