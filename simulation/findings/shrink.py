@@ -168,30 +168,37 @@ class _Search:
     def _search(self) -> None:
         self._cut()
         luck = self._lighten_load()
-        for first, end in _FROM_LUCK:
-            self._chances = range(first * luck, end * luck)
-            before = None
-            while self.best.plan != before:
-                before = self.best.plan
-                self._go_through()
+        before = None
+        while self.best.plan != before:
+            before = self.best.plan
+            for first, end in _FROM_LUCK:
+                self._chances = range(first * luck, end * luck)
+                self._leave_out_what_can_be()
+            # They make nothing cheaper: not before the rest is out of the way.
+            self._go_through((("values", self._lighten), ("durations", self._shorten_faults)))
 
-    def _go_through(self) -> None:
-        # The length again behind each large step: the smaller plan may come to the finding earlier.
-        for what, step in (
-            ("length", self._cut),
-            ("groups", self._drop_group),
-            ("futures", self._drop_forks),
-            ("kinds of faults", self._drop_kinds),
-            ("length", self._cut),
-            ("actors", self._drop_actors),
-            ("faults", self._drop_faults),
-            ("length", self._cut),
-            ("idle stretch", self._drop_idle_stretch),
-            ("nodes", self._drop_nodes),
-            ("values", self._lighten),
-            ("durations", self._shorten_faults),
-        ):
-            self._what = what
+    def _leave_out_what_can_be(self) -> None:
+        before = None
+        while self.best.plan != before:
+            before = self.best.plan
+            # The length again behind each large step: the smaller plan may come to the finding earlier.
+            self._go_through(
+                (
+                    ("length", self._cut),
+                    ("groups", self._drop_group),
+                    ("futures", self._drop_forks),
+                    ("kinds of faults", self._drop_kinds),
+                    ("length", self._cut),
+                    ("actors", self._drop_actors),
+                    ("faults", self._drop_faults),
+                    ("length", self._cut),
+                    ("idle stretch", self._drop_idle_stretch),
+                    ("nodes", self._drop_nodes),
+                )
+            )
+
+    def _go_through(self, steps: Iterable[tuple[str, Callable[[], object]]]) -> None:
+        for self._what, step in steps:
             step()
 
     def _fails(self, plan: Plan) -> bool:
