@@ -414,9 +414,9 @@ AIMED: dict[str, Aim] = {
     ),
     "order: locks judged by the wall clock": Aim(
         _often("wall jump", "transfer", gap_s=1),
-        "handled under its own lock",
+        "the time of order locks goes on from leader to leader",
         _with("clerk"),
-        or_as=("one holder of an ordered queue",),
+        or_as=("handled under its own lock", "one holder of an ordered queue"),
     ),
     # Members come and go by themselves; what disturbs them makes it rarer.
     "order: given back before the handler has ended": Aim(
