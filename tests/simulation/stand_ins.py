@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from broker.offsets.commits import OffsetCommits
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.read_barriers import ReadBarriers
 from broker.state.metadata import Metadata
+from broker.transactions.checks import TransactionChecks
 from log.entries.entry_log import EntryLog
 from log.options import StoreOptions
 from raft.configuration import Configuration
@@ -123,9 +125,11 @@ def replica(node_id: str = "n0", **said: Any) -> Any:
 
 def node(**said: Any) -> Any:
     """A node that nobody has asked for anything."""
+    # Judges find a node's parts by what listens to it; these two are told nothing.
+    parts = [OffsetCommits.__new__(OffsetCommits), TransactionChecks.__new__(TransactionChecks)]
     usual = {
         "replica": said.get("replica") or replica(),
-        "listeners": stand_in(arrivals=[], role_changes=[], commands=[]),
+        "listeners": stand_in(arrivals=[], role_changes=[part._role_changed for part in parts], commands=[]),
         "long_requests": stand_in(in_steps=()),
         "_relayed": stand_in(forwarded=None, _received=None),
     }

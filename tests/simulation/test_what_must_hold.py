@@ -49,7 +49,12 @@ class Machine:
         """Its replica in that state, as a follower."""
         replica = stand_ins.replica(
             self.host.name,
-            raft=stand_ins.raft(log=self.log, commit_index=commit, configuration=Configuration(("n0", "n1"))),
+            raft=stand_ins.raft(
+                log=self.log,
+                persisted_index=self.log.last_index,
+                commit_index=commit,
+                configuration=Configuration(("n0", "n1")),
+            ),
             applied=stand_ins.applied(applied),
             store=stand_ins.store(log=self.log),
         )
