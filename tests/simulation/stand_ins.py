@@ -6,7 +6,7 @@ A judge that looks at one thing more needs it here, and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 from broker.offsets.commits import OffsetCommits
@@ -125,11 +125,12 @@ def replica(node_id: str = "n0", **said: Any) -> Any:
 
 def node(**said: Any) -> Any:
     """A node that nobody has asked for anything."""
-    # Judges find a node's parts by what listens to it; these two are told nothing.
+    # Judges find a node's parts by what listens to it; these two hear nothing.
     parts = [OffsetCommits.__new__(OffsetCommits), TransactionChecks.__new__(TransactionChecks)]
+    deaf = [MethodType(lambda *_: None, part) for part in parts]
     usual = {
         "replica": said.get("replica") or replica(),
-        "listeners": stand_in(arrivals=[], role_changes=[part._role_changed for part in parts], commands=[]),
+        "listeners": stand_in(arrivals=[], role_changes=deaf, commands=[]),
         "long_requests": stand_in(in_steps=()),
         "_relayed": stand_in(forwarded=None, _received=None),
     }
