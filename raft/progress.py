@@ -37,8 +37,9 @@ class Progress:
     last_contact: int
     match_index: int = -1
     state: PeerState = PeerState.PROBE
-    # Last indices of the requests with entries that are not acknowledged as durable, oldest first. Only REPLICATE
-    # has any, all of them above match_index and below next_index.
+    # Last indices of the requests with entries that are not acknowledged as durable, oldest first; by a peer that
+    # recovers, which may withhold that until they are committed, not even as held. Only REPLICATE has any, all of them
+    # above match_index and below next_index.
     inflight: deque[int] = field(default_factory=deque)
     # PROBE: the one request is on its way, or was lost; heartbeats bring the answer that is missing.
     probe_sent: bool = False
@@ -111,8 +112,11 @@ class Progress:
         if advanced:
             self.match_index = match_index
         if self.state is PeerState.REPLICATE:
-            inflight = self.inflight
-            while inflight and inflight[0] <= match_index:
+            # A peer that withholds (`Recovery.withholds`) may need what is beyond the window to withhold no more: the
+            # configuration that makes it one of two voters, or so much of an earlier term that nothing is committed
+            # before an entry of ours, which it lacks.
+            inflight, settled = self.inflight, held_index if self.recovering else match_index
+            while inflight and inflight[0] <= settled:
                 inflight.popleft()
             if self.next_index <= held_index:
                 self.next_index = held_index + 1

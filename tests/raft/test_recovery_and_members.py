@@ -24,7 +24,7 @@ from raft.messages import (
 )
 from tests.raft.cluster import Cluster, Host, Packet
 from tests.raft.invariants import Invariants
-from tests.raft.one_node import append, sent, step
+from tests.raft.one_node import CONFIG, append, sent, step
 from tests.raft.test_recovery import asked, recovering_node
 
 SECOND = 1_000_000_000
@@ -476,3 +476,25 @@ def test_what_is_committed_behind_a_recovery_is_not_lost_to_who_is_being_removed
     cluster.packets = [slow]
     deliver(cluster, lambda message: isinstance(message, VoteRequest | VoteResponse))
     invariants.check()
+
+
+def test_a_new_disk_that_withholds_is_sent_all_up_to_where_it_need_not() -> None:
+    """Seed 9890703 of the simulator: the window was full before the configuration that makes two voters of b and a."""
+    cluster = Cluster("abc", entries_per_append=1)
+    leader = led_by("a", cluster)
+    new_disk(cluster, "b", "abc")
+    cluster.restart("b")
+    cluster.tick(cluster["b"])
+    deliver_until(
+        cluster,
+        lambda: cluster["b"].up.recovering is Loss.VOTE,
+        lambda message: isinstance(message, RecoveryRequest | RecoveryResponse),
+    )
+    cluster.crash("c")
+    for _ in range(3 * CONFIG.max_inflight_appends):
+        leader.propose(1)
+    cluster.now += CONFIG.election_timeout_min_ns + 1
+    change(leader, RemoveMember("c"))
+    cluster.run_for(10 * SECOND)
+    assert cluster["b"].up.configuration.voters == ("a", "b")
+    assert cluster["b"].up.commit_index == leader.up.log_terms.last_index == leader.up.commit_index
