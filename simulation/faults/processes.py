@@ -77,7 +77,7 @@ def power(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
 def power_inside(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """The machine goes dark within one of its next durable operations."""
-    if host.process is not None:
+    if _may_lose_power(stage, host):
         operations = 1 + int(fault.amount * 12)
         host.disk.arm_power_failure(operations)
         stage.armed(fault, host.name, f"in {operations} operations")
