@@ -558,6 +558,15 @@ AIMED: dict[str, Aim] = {
     "snapshot: another leader's is not begun": _snapshots_struck(
         "a snapshot that comes", "leadership goes elsewhere", found_as="what waits moves"
     ),
+    "majority: of two voters one": Aim(
+        _often("membership", gap_s=0.5),
+        "what is committed a majority has acknowledged",
+        {"nodes": 3, "shape": Shape(spares=2, fewest_voters=2)},
+        or_as=("durability",),
+    ),
+    "majority: two of any number": Aim(
+        lambda random: [], "what is committed a majority has acknowledged", {"nodes": 5}
+    ),
     # One of two groups is without a majority now and then, while a node of it stays registered.
     "groups: a key goes to whoever leads": Aim(
         _often("kill", gap_s=0.7, seconds=(3, 8)),
