@@ -190,3 +190,18 @@ def _seeds(row: _Row) -> list[int]:
         return list(range(row.seed, row.seed + _SEEDS))
     number = _number(row.seed)
     return [dense_seed(number + more) for more in range(_SEEDS)]
+
+
+def _kin() -> list[tuple[str, str, list[str]]]:
+    """The ten mistakes of the first hunts, what each is planted as, and what is planted of its kind."""
+    text = Path("docs/planted-mistakes.md").read_text().partition("| of the kind |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
+    return [(kind, planted, kin.split("; ")) for kind, planted, kin in rows]
+
+
+def test_each_of_the_ten_first_has_three_of_its_kind() -> None:
+    rows = _kin()
+    assert len({planted for _, planted, _ in rows}) == len(rows) == 10
+    for _, planted, kin in rows:
+        assert {planted, *kin} <= {*PLANTED, *UNAIDED}
+        assert len({*kin} - {planted}) == len(kin) >= 3
