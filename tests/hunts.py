@@ -12,7 +12,7 @@ from zlib import crc32
 
 import pytest
 
-TURNS: Final = 4
+TURNS: Final = 6
 """So many turns that follow each other run all."""
 _MARK: Final = "hunt"
 

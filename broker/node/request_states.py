@@ -225,10 +225,11 @@ class WaitingRequest:
     term: int = 0
     until_ns: int = field(init=False)
     _table: MappingProxyType[State, MappingProxyType[RequestEvent, State]] = field(init=False)
-    _pull: PullMessageHeader | None = field(default=None, init=False)
+    _pull: PullMessageHeader | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.until_ns = self.since_ns + HELD_NS_MAX
+        # Thousands are made in one turn where a leader is lost.
+        self.until_ns, self._pull = self.since_ns + HELD_NS_MAX, None
         self._table = OF_ONCE if self.command.code in ONCE else OF_REPEATABLE
 
     def happens(self, event: RequestEvent) -> State:

@@ -46,9 +46,7 @@ class Deadline:
 
     @due_ns.setter
     def due_ns(self, due_ns: int) -> None:
-        if due_ns < self._not_before_ns:
-            due_ns = self._not_before_ns
-        self._due_ns = due_ns
+        self._due_ns = due_ns = due_ns if due_ns > self._not_before_ns else self._not_before_ns
         if due_ns < self._time.earliest_ns:
             self._time.earliest_ns = due_ns
 

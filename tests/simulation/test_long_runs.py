@@ -35,7 +35,11 @@ def _index_files_stay(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "grows"),
-    [(_no_mistake, []), (_ended_sessions_stay, ["objects"]), (_index_files_stay, ["files"])],
+    [
+        (_no_mistake, []),
+        pytest.param(_ended_sessions_stay, ["objects"], marks=pytest.mark.hunt),
+        pytest.param(_index_files_stay, ["files"], marks=pytest.mark.hunt),
+    ],
 )
 def test_nothing_grows_with_time(
     mistake: Callable[[pytest.MonkeyPatch], None], grows: list[str], monkeypatch: pytest.MonkeyPatch

@@ -727,4 +727,5 @@ def test_a_restored_group_takes_in_a_new_node(sound: Path) -> None:
     group.members["n3"].config = settings_of(group.members["n3"].config, "again")
     group.start("n3")
     group.converge()
+    group.advance(1)  # the leader hears with a heartbeat that it has recovered
     group.connect().ok(RequestCode.TRIVET_CHANGE_GROUP, {"operation": "promote", "node": "n3"})
