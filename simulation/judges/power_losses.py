@@ -37,6 +37,7 @@ from simulation.judges.group_model import GroupModel
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.clock import RATE_MAX_PPM
 from simulation.machines.data_files import data_file
+from simulation.machines.inode import PAGE_BYTES
 from simulation.scheduler import MILLISECOND, SECOND
 
 CAUSE: Final = "damage has a cause"
@@ -281,15 +282,25 @@ def _first_index(host: BrokerHost) -> int | None:
 
 
 def _first_change(host: BrokerHost, before: dict[int, bytes]) -> int | None:
-    """Returns the position of the first byte that is another one on the disk now; None if all are the same."""
+    """Returns the position of the first byte that is another one on the disk now; None if all are the same.
+
+    Pages that the disk had changed itself do not count: their repair may have been in memory alone, not yet flushed.
+    """
+    harmed = [page for page in host.damaged_pages if host.disk.medium.is_harmed(page)]
     for start, old in before.items():
-        differs = _first_difference(old, host.disk.cached_bytes(data_file(host.options, start)))
+        path = data_file(host.options, start)
+        stored = bytearray(host.disk.cached_bytes(path))
+        for page in harmed:
+            if page.path == path:
+                where = slice(page.begin, page.begin + PAGE_BYTES)
+                stored[where] = old[where]
+        differs = _first_difference(old, stored)
         if differs is not None:
             return start + differs
     return None
 
 
-def _first_difference(expected: bytes | bytearray, stored: bytes) -> int | None:
+def _first_difference(expected: bytes | bytearray, stored: bytes | bytearray) -> int | None:
     """Returns where `stored`, which zeros follow, differs from `expected`; None if it does not."""
     stored = stored[: len(expected)].ljust(len(expected), b"\0")
     if stored == expected:

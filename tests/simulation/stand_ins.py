@@ -167,6 +167,7 @@ def host(name: str = "n0", **said: Any) -> Any:
         "disk_slowed": None,
         "disk_faulty": False,
         "was_damaged": False,
+        "damaged_pages": [],
         "was_harmed": False,
         "kept_index": None,
         "paused": False,

@@ -22,6 +22,7 @@ from simulation.judges.power_losses import CAUSE, FAILED_FLUSH, LostBy, PowerLos
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.data_files import cached_files, data_file
 from simulation.machines.inode import PAGE_BYTES, Inode
+from simulation.machines.medium import Page
 from simulation.machines.simulated_disk import PowerFailure, SimulatedDisk
 from simulation.plans.plan import Fault, Plan
 from simulation.plans.swarm import draw_swarm_plan
@@ -328,6 +329,17 @@ def test_what_a_flush_covered_is_a_finding_when_it_has_gone() -> None:
     host.disk.open(path, 4096, create=False).buffer[HEADER_BYTES] ^= 1
     with pytest.raises(Violation, match=r"took entries from 0 on; flushed were those up to 2"):
         losses.power_failed(host, before, "power", SECOND)
+
+
+def test_a_repair_that_has_not_got_to_the_disk_is_no_loss() -> None:
+    """Seed 9895259 of 40 s: the page was put back in memory, and power failed before its flush."""
+    losses, host, log = _dark_host(3)
+    before = cached_files(host.disk, host.options, log)
+    path = f"{host.options.dledger_directory}/data/{file_name(0)}"
+    whole = host.disk.cached_bytes(path)[:4096]
+    host.damaged_pages.append(Page(path, host.disk._names[path], 0, whole))
+    host.disk.open(path, 4096, create=False).buffer[HEADER_BYTES] ^= 1
+    losses.power_failed(host, before, "power", SECOND)
 
 
 def test_a_committed_entry_that_all_lose_is_a_finding_with_sync_flush() -> None:
