@@ -2,7 +2,7 @@
 
 A plan of `swarm.py` has a dozen kinds, each by itself and far apart, so that two of them seldom fall together. Here two
 to four share the time of faults, with 0.7 to 3 s between one fault and the next, under the load that every run has and
-two actors at most.
+two actors at most. Kinds that came later (`_LATER_KINDS`) join them in a share of the plans, each with its own rhythm.
 
 Which kinds meet is a covering array: in each round of `round_length()` dense seeds each pair of kinds meets at least
 once. The array is a function of the seed's number alone, so that any seed replays alone; the next round deals the kinds
