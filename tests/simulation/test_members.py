@@ -25,3 +25,26 @@ def test_a_group_with_a_member_that_was_never_set_up_is_not_settled() -> None:
     world.scheduler.at(8 * SECOND, look)
     assert run_world(world).violation is None
     assert settled == [True, False]
+
+
+def test_a_node_that_still_asks_is_started_again_with_a_voter_that_came_meanwhile() -> None:
+    """Seed 9860431: with its first list it would wait for ever."""
+    plan = replace(draw_swarm_plan(1, seconds=30), faults=(), actors=("administrator",), flush="sync")
+    world = World(plan)
+    host, members = world.brokers[1], world.members
+    told: list[list[str]] = []
+
+    def look() -> None:
+        host.kill()
+        members.give_new_disk(host)
+        host.start()
+        for voters in (("n0", "n1", "n2"), ("n0", "n1", "n2", "n3"), ("n0", "n1", "n2", "n3")):
+            world.model.voters = voters
+            told.append([one.name for one in members.tell_new_disks()])
+        assert host.process is not None
+        told.append([*host.process.replica.raft.configuration.voters])
+        world.model.voters = ("n0", "n1", "n2")
+
+    world.scheduler.at(8 * SECOND, look)
+    run_world(world)
+    assert told == [[], ["n1"], [], ["n0", "n1", "n2", "n3"]]
