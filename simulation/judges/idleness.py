@@ -27,8 +27,10 @@ DONE_NS: Final = 20 * SECOND
 SETTLED_NS: Final = DONE_NS + max(delays.IDLE_NS, timers.IDLE_NS) + 5 * SECOND
 """From the last request on: no entry has a reason any more."""
 _TURNS_A_SECOND: Final = 100
-"""The most that a node may have. Heartbeats, its own looks and what its clients say to stay there were 7 to 21, with a
-scrubber that never rests 48."""
+"""The most that a node may have beside its scrubber's. Heartbeats, its own looks and what its clients say to stay there
+were 7 to 21."""
+_TURNS_A_SCRUB: Final = 2
+"""How many the scrubber takes follows from its settings, which have it never rest where files are damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Idleness:
         self._elections = 0
         self._held: dict[str, _Held] = {}
         self._turns: dict[str, int] = {}
+        self._scrubs: dict[str, int] = {}
+        """What each machine had counted when all was settled."""
         self._settled_ns = 0
         scheduler.after(DONE_NS, self._done)
         scheduler.after(SETTLED_NS, self._settled)
@@ -64,6 +68,7 @@ class Idleness:
         self._settled_ns = self._scheduler.now_ns
         for host in self._hosts:
             self._held[host.name] = self._held_by(host)
+            self._scrubs[host.name] = host.scrubs
             host.after_turn.append(self._turned)
 
     def _turned(self, host: BrokerHost) -> None:
@@ -83,6 +88,7 @@ class Idleness:
             before, now = self._held[host.name], self._held_by(host)
             if now.entries > before.entries or now.file_bytes > before.file_bytes:
                 raise Violation(STAYS, host.name, f"had {before}, and {seconds} s later {now}")
-            turns = self._turns.get(host.name, 0)
+            scrubs = host.scrubs - self._scrubs[host.name]
+            turns = self._turns.get(host.name, 0) - _TURNS_A_SCRUB * scrubs
             if turns > seconds * _TURNS_A_SECOND:
                 raise Violation(SLEEPS, host.name, f"{turns} turns in {seconds} s")

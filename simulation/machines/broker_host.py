@@ -163,6 +163,8 @@ class BrokerHost:
         """Counts the losses of power, as the number in a machine's boot id."""
         self.after_turn: list[Callable[[BrokerHost], object]] = []
         """Called behind each turn, whatever process has it."""
+        self.scrubs = 0
+        """Counts the jobs of its scrubber: a turn begins each, and another takes it back."""
         self.deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.backlog: deque[tuple[Callable[[Endpoint], object], Endpoint]] = deque()
         """Connections that came while it was paused."""
@@ -565,6 +567,7 @@ class BrokerProcess:
     def _run_job(self, job: Job) -> None:
         """Runs a worker's job now; it comes back later."""
         host = self.host
+        host.scrubs += job.what == "scrubbing"
         failure: DiskError | None = None
         under_way: JobUnderWay | None = None
         try:
