@@ -31,6 +31,8 @@ from spark_analysis.importing.frozen import freeze
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from spark_analysis.importing.history import History
+
 LOG: Final = "log"
 SPARSE_LOG: Final = "sparse-log"
 _REQUIRED: Final = ("function", "outcome", "invoke_ns", "complete_ns", "key")
@@ -93,9 +95,11 @@ def check(
     """Judge a history.
 
     For ``model`` "log" or "sparse-log" a history is rows with the columns of docs/trace-schema.md, as mappings or as a
-    DataFrame of Spark, whose session judges it; for every other model it is :class:`Operation` objects, judged in this
-    process. ``order`` asks for a linearization, which is made in this process: of a DataFrame, the operations come
-    here. ``minimal`` asks for a smallest set of operations that is still wrong. Raises :class:`HistoryError`.
+    DataFrame of Spark, whose session judges it. One with all these columns is the table of a trace: operations whose
+    halves stand in rows of their own are joined, and replicas' events and damage count. For every other model a history
+    is :class:`Operation` objects, judged in this process. ``order`` asks for a linearization, which is made in this
+    process: of a DataFrame, the operations come here. ``minimal`` asks for a smallest set of operations that is still
+    wrong. Raises :class:`HistoryError`.
     """
     if model in (LOG, SPARSE_LOG):
         return _check_log(history, drained=drained, sparse=model == SPARSE_LOG, order=order, minimal=minimal)
@@ -108,11 +112,14 @@ def check(
 
 def _check_log(history: Any, *, drained: bool, sparse: bool, order: bool, minimal: bool) -> Judgement:
     if hasattr(history, "sparkSession"):
-        frame = _checked_frame(history)
-        verdict = _check_frame(frame, drained=drained, sparse=sparse)
+        from spark_analysis.checking.check import check as check_history
+
+        judged = _history_of(history)
+        verdict = check_history(judged, drained=drained, sparse=sparse)
+        is_wanted = (verdict.verdict == LINEARIZABLE and order) or minimal
         rows = [
             row.asDict() | {"record": "operation"}
-            for row in (frame.collect() if (verdict.verdict == LINEARIZABLE and order) or minimal else ())
+            for row in (judged.operations.collect() if is_wanted else ())
         ]
     else:
         rows = [_log_row(place, one) for place, one in enumerate(history)]
@@ -124,10 +131,14 @@ def _check_log(history: Any, *, drained: bool, sparse: bool, order: bool, minima
     return Judgement(verdict, in_order, smallest, steps)
 
 
-def _checked_frame(frame: DataFrame) -> DataFrame:
-    """The frame with the columns of schema.OPERATIONS. Raises HistoryError."""
+def _history_of(frame: DataFrame) -> History:
+    """The history of a table of a trace, or of one with the columns of schema.OPERATIONS. Raises HistoryError."""
     from pyspark.sql import functions as sf
 
+    from spark_analysis.importing.history import History, history_of, no_events
+
+    if {name for name, _, _ in schema.RECORD_COLUMNS} <= set(frame.columns):
+        return history_of(frame)
     missing = [name for name in _REQUIRED if name not in frame.columns]
     if missing:
         raise HistoryError(f"the DataFrame has no column {', '.join(missing)} (docs/trace-schema.md)")
@@ -138,16 +149,9 @@ def _checked_frame(frame: DataFrame) -> DataFrame:
         (sf.col(name) if name in frame.columns else sf.lit(None)).cast(kind).alias(name)
         for name, kind, _ in schema.OPERATION_COLUMNS
     ]
-    return frame.select(*columns)
-
-
-def _check_frame(operations: DataFrame, *, drained: bool, sparse: bool) -> Verdict:
-    from spark_analysis.checking.check import check as check_history
-    from spark_analysis.importing.history import History, no_events
-
-    session = operations.sparkSession
+    session = frame.sparkSession
     damage = session.createDataFrame([], "file STRING, position BIGINT, kind STRING, reason STRING")
-    return check_history(History("", operations, no_events(session), damage), drained=drained, sparse=sparse)
+    return History("", frame.select(*columns), no_events(session), damage)
 
 
 def _log_row(place: int, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -125,6 +125,22 @@ def load_parquet(spark: SparkSession, path: str, parquet: str, joined: str | Non
     )
 
 
+def history_of(records: DataFrame) -> History:
+    """A history from all rows of its traces (schema.RECORDS), as ``spark.read.format("trivet_trace")`` gives them.
+
+    Nothing is kept: rows come anew, and halves of operations are joined anew, whenever the history is asked."""
+    unread = _damage(records)
+    halves = records.where("record in ('invocation', 'completion')")
+    whole = records.where("record = 'operation'").select(*schema.OPERATION_NAMES)
+    return History(
+        "",
+        whole.unionByName(join_halves(halves, unread)),
+        records.where("record = 'event'").select(*_PLACED, *schema.EVENT_NAMES),
+        unread.unionByName(doubtful_completions(halves, unread)),
+        _recorders(records.where("record in ('operation', 'invocation')")),
+    )
+
+
 def keep_records(operations: DataFrame, damage: DataFrame, parquet: str) -> None:
     """Write the history of another format so that :func:`load_parquet` reads it."""
     from pyspark.sql import functions as sf

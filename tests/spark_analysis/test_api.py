@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.public.analysis import HistoryError, Operation, check
+from broker.trace import TraceHeader, TraceWriter
 from spark_analysis.checking.models import MODELS
 from spark_analysis.checking.verdict import UNDECIDED
 from tests.spark_analysis.checking.test_frontier import history as register_history
@@ -103,3 +104,33 @@ def test_a_data_frame_is_judged_by_its_session(spark: SparkSession) -> None:
     assert judgement.minimal == (1, 2)
     with pytest.raises(HistoryError, match="no column op"):
         check(frame.drop("op"))
+
+
+@pytest.mark.spark
+def test_the_table_of_a_trace_is_judged_as_its_files_are(spark: SparkSession, tmp_path: Path) -> None:
+    """An append that was never answered is no row of the kind `operation`, and explains what stands in the queue."""
+    with (tmp_path / "a.trace").open("wb") as file:
+        writer = TraceWriter(file.write, TraceHeader("client", "a", "one", 1))
+        writer.invoke_append(1, "a", "t/0", ("unanswered",))
+        number = writer.invoke_append(2, "b", "t/0", ("x",))
+        writer.ok_append(3, number, 1)
+        number = writer.invoke_tail(4, "a", "t/0")
+        writer.ok_tail(5, number, 2)
+        writer.flush()
+    judgement = check(spark.read.format("trivet_trace").load(str(tmp_path)), order=True)
+    assert judgement.is_linearizable
+    assert judgement.steps is not None
+    assert [(step.function, step.value) for step in judgement.steps] == [
+        ("append", "unanswered"),
+        ("append", "x"),
+        ("tail", None),
+    ]
+    with (tmp_path / "b.trace").open("wb") as file:
+        writer = TraceWriter(file.write, TraceHeader("client", "b", "one", 1))
+        number = writer.invoke_tail(6, "c", "t/0")
+        writer.ok_tail(7, number, 1)
+        writer.flush()
+    judgement = check(spark.read.format("trivet_trace").load(str(tmp_path)), minimal=True)
+    assert judgement.verdict.counts == {"stale-tail": 1}
+    assert judgement.minimal is not None
+    assert len(judgement.minimal) == 2
