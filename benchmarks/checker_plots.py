@@ -50,6 +50,7 @@ def main() -> None:
     title = "one good hot queue, up to 100 million operations: one process, a standalone cluster"
     _plot(on_cluster, DOCS / "checker-cluster.svg", title)
     print(_table(on_cluster))
+    print(_shuffles(on_cluster))
 
 
 def _line(one: dict[str, Any]) -> str:
@@ -167,6 +168,23 @@ def _table(measurements: list[dict[str, Any]]) -> str:
             *(f"{one['others_cores']:.2f}", f"{one['load']:.0f}"),
         )
         rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _shuffles(measurements: list[dict[str, Any]]) -> str:
+    """What each stage has shuffled, in the order of their ends."""
+    rows = ["| history | operations | stage | tasks | written, MB | read, MB |", "|---|---|---|---|---|---|"]
+    for one in measurements:
+        for stage in one.get("stages", ()):
+            moved = (f"{stage[f'shuffle_{way}_bytes'] / 1e6:.1f}" for way in ("write", "read"))
+            cells = (
+                _line(one),
+                f"{one['history']['operations']:,}",
+                stage["name"],
+                str(stage["tasks"]),
+                *moved,
+            )
+            rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
 
