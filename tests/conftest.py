@@ -40,19 +40,22 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(OneTurn(config.option.turn))
 
 
-ROOMS_TOGETHER = (
+ROOMS_FIRST = (
     "tests/spark_analysis/",
     "tests/broker/spark_source/",
-    "tests/cluster/",
     "tests/interop/",
+    "tests/cluster/",
     "tests/wheel/",
-    "tests/broker/console/test_browser.py",
+    "tests/broker/console/test_browser",
     "tests/monitoring/",
 )
-"""Tests that are expensive to begin, or start real processes: of each of these rooms, one process runs all. They come
-first, those that take longest before others, so that no process is left with one of them when the others are done; and
-Spark, which keeps a core busy, runs beside those that mostly wait for other processes.
+"""Tests that are expensive to begin, or start real processes. They come first, those that take longest before others,
+so that no process is left with one of them when the others are done; and Spark, which keeps a core busy, runs beside
+those that mostly wait for other processes.
 """
+
+BY_FILE = "tests/cluster/"
+"""Of each of the other rooms one process runs all, for what its tests share. Here each begins with its own ones."""
 
 TESTS_APART = ("tests/simulation/", "tests/raft/test_planted_bugs.py")
 """Single tests of these take seconds, and are shared out one by one, behind the rooms. Of all else a process runs a
@@ -62,10 +65,10 @@ file at a time: many tests are quicker than word of them.
 
 def rank(nodeid: str) -> int:
     """Returns which tests are run first: the rooms in their order, then long tests, then all others."""
-    for number, room in enumerate((*ROOMS_TOGETHER, *TESTS_APART)):
+    for number, room in enumerate((*ROOMS_FIRST, *TESTS_APART)):
         if nodeid.startswith(room):
             return number
-    return len(ROOMS_TOGETHER) + len(TESTS_APART)
+    return len(ROOMS_FIRST) + len(TESTS_APART)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -113,7 +116,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             if nodeid.startswith(TESTS_APART):
                 return nodeid
             file = nodeid.split("::")[0]
-            room = next((room for room in ROOMS_TOGETHER if nodeid.startswith(room)), file)
+            rooms = (room for room in ROOMS_FIRST if nodeid.startswith(room) and room != BY_FILE)
+            room = next(rooms, file)
             return "spark" if "spark" in room else room
 
     return RoomScheduling(config, log)
