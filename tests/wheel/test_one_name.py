@@ -146,15 +146,19 @@ def spark(tmp_path: Path) -> dict[str, str]:
 def test_spark_judges_a_trace(
     installed: Installed, spark: dict[str, str], tmp_path: Path, master: str
 ) -> None:
-    """In this process's workers, and in executors that get the code sent; each starts among the hostile names."""
+    """In this process's workers by one task, and in executors that get the code sent by as many as it takes.
+
+    Each starts among the hostile names.
+    """
     write_stale_read(tmp_path / "stale.trace")
     if master.startswith("local["):
         del spark["PYSPARK_PYTHON"]
+    else:
+        spark["TRIVET_ONE_TASK_ROWS"] = "0"
     told = installed.run(
         *("trivet", "analyze", str(tmp_path / "stale.trace"), "--json", "--master", master),
         *("--scratch", str(tmp_path / "scratch")),
         code=1,
-        TRIVET_ONE_TASK_ROWS="0",
         **spark,
     )
     (history,) = json.loads(told)["histories"]
