@@ -25,7 +25,7 @@ def _world(nodes: int) -> World:
     """A busy group to which nothing happens but what a test does to it."""
     drawn = plan_of_seed(dense_seed(0), seconds=37, nodes=nodes)
     plan = replace(drawn, faults=(), flush="sync", producers=3, think_ms=50, limits=Limits())
-    return World(replace(plan, data_file_bytes=1 << 20))
+    return World(replace(plan, data_file_bytes=1 << 20, calm_ns=11 * SECOND, end_ns=29 * SECOND))
 
 
 def _leader_and_others(world: World) -> tuple[BrokerHost, list[BrokerHost]]:
