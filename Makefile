@@ -18,7 +18,7 @@ install: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/trivet demo
 
-# Every test; with TURN=N, as CI does, of the hunts for planted mistakes only those of that turn (tests/hunts.py).
+# Every test; with TURN=N, as CI does, of the hunts for mistakes only those of that turn (tests/hunts.py).
 test: $(STAMP)
 	$(BIN)/pytest $(SHARED) $(if $(TURN),--turn $(TURN))
 

@@ -1,7 +1,8 @@
-"""Hunts for planted mistakes: `make test` runs them all, CI those of one turn at each commit, and tells what it left.
+"""Hunts for mistakes: `make test` runs them all, CI those of one turn at each commit, and tells what it left.
 
-A hunt puts a mistake of docs/planted-mistakes.md into the code and runs seeds until it is found. It is evidence for
-that page rather than a test of a commit.
+Most put a mistake into the code, of docs/planted-mistakes.md or beside its plans, and run seeds until it is found: that
+is evidence of what the simulator and its judges see rather than a test of a commit. Others look for one that nobody has
+planted, in hundreds of histories that two judges must judge alike.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from zlib import crc32
 
 import pytest
 
-TURNS: Final = 6
+TURNS: Final = 8
 """So many turns that follow each other run all."""
 _MARK: Final = "hunt"
 
@@ -45,6 +46,6 @@ class OneTurn:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         write = terminalreporter.write_line
-        write(f"turn {self.turn} of {TURNS}: {self.run} hunts for planted mistakes; left to `make test` are")
+        write(f"turn {self.turn} of {TURNS}: {self.run} hunts for mistakes; left to `make test` are")
         for test, count in self.left.items():
             write(f"{count:4} of {test}")

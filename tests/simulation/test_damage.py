@@ -240,6 +240,7 @@ def test_no_disk_is_replaced_while_another_node_is_damaged(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
+@pytest.mark.hunt
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_mistake_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

@@ -222,6 +222,7 @@ def test_age_takes_nothing_that_waits() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hunt
 @pytest.mark.parametrize(
     ("name", "actor"),
     [

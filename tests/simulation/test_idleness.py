@@ -100,6 +100,7 @@ def _looks_all_the_time(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hunt
 @pytest.mark.parametrize(
     ("mistake", "invariant"),
     [(_rests, KEEPS_LEADER), (_says_its_head_again, STAYS), (_looks_all_the_time, SLEEPS)],

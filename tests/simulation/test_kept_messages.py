@@ -79,6 +79,7 @@ def test_a_log_that_loses_its_head_all_the_time_breaks_nothing() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hunt
 @pytest.mark.parametrize(
     ("mistake", "actor", "invariant"),
     [

@@ -66,6 +66,7 @@ def test_every_mistake_has_a_row_and_is_run() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hunt
 @pytest.mark.parametrize("name", sorted(_ROWS.keys() - AIMED.keys()))
 def test_a_planted_mistake_is_found(name: str) -> None:
     first = _first(_ROWS[name].drawn)

@@ -81,6 +81,7 @@ def test_a_dense_seed_finds_it(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hunt
 @pytest.mark.parametrize("name", _AIMED)
 def test_a_plan_that_is_aimed_at_it_finds_it(name: str) -> None:
     result, aim = hunt_aimed(name, _AIMED[name]), AIMED_UNAIDED[name]

@@ -42,6 +42,7 @@ def test_a_snapshot_comes_to_a_log_that_reaches_beyond_it() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hunt
 def test_a_snapshot_that_takes_the_log_behind_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     UNAIDED["a snapshot takes the log behind it"].patch(monkeypatch)
     found = (run_planted(plan).violation for plan in islice(_plans(), _SEEDS))

@@ -121,6 +121,7 @@ def everything_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.hunt
 @pytest.mark.parametrize(
     ("seed", "drained", "sparse"), [(0, True, False), (20_000, False, True)], ids=["dense", "sparse"]
 )
