@@ -20,7 +20,7 @@ from typing import cast
 from log.dispatching.dispatch import Dispatcher
 from log.entries.entry_log import EntryLog
 from log.entries.entry_reads import record_at
-from log.errors import DamagedEntryError, LogFault
+from log.errors import DamagedEntryError, OutOfRangeError, RecordError
 from log.files.disk import MappedFile
 from log.formats.loops import PURE
 from log.formats.record import is_message_at
@@ -94,7 +94,7 @@ class _Compared:
             return is_message_at(record, self._topic, self._queue_id, offset)
         except DamagedEntryError:
             return True  # when it is repaired it is looked at again
-        except LogFault:
+        except (OutOfRangeError, RecordError):
             return False
 
     def _write(self, before: int) -> None:

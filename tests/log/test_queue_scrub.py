@@ -6,9 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from log.dispatching import queue_scrub
 from log.dispatching.queue_scrub import QueueScrub, Range
 from log.entries import cuts
 from log.entries.entry_reads import file_beginnings
+from log.errors import DiskError
 from log.formats.layout import HEADER_BYTES
 from log.index.index_scrub import IndexScrubber
 from log.queues.consume_queue import UNIT_BYTES, ConsumeQueue
@@ -126,6 +128,28 @@ def test_a_pass_that_leaves_out_entries_cuts_no_queue(parts: list[tuple[int, int
         scrub.check(first_index, last_index)
     scrub.ended()
     assert [store.queues.make("T", queue_id).min_offset for queue_id in (0, 1)] == [0, 0]
+
+
+def test_a_record_that_cannot_be_read_just_now_is_no_reason_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many files are open, say: nobody knows then to which life of the queue its unit belongs."""
+    store, _ = Store.open(MemoryDisk(), TINY, NOW)
+    writer = Writer(store)
+    writer.send(body=b"of an earlier life")
+    store.dispatch(0, NOW)
+    store.remove_topic("T")
+    del writer.ends["T", 0]
+    writer.send(body=b"of this life")
+    store.dispatch(1, NOW)
+    scrub = QueueScrub(store.log, store.queues, IndexScrubber(store.index), store.options)
+    scrub.begin()
+
+    def fails(*_: object) -> memoryview:
+        raise DiskError("data", "opening", "too many open files")
+
+    monkeypatch.setattr(queue_scrub, "record_at", fails)
+    with pytest.raises(DiskError):
+        scrub.check(0, 0)
+    assert not scrub.misses
 
 
 def queue_of(disk: MemoryDisk, count: int) -> tuple[ConsumeQueues, ConsumeQueue]:
