@@ -35,9 +35,6 @@ from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, check_group_name, que
 from broker.topics.creation import Creations
 from log.errors import DiskFullError
 
-QUEUES_PER_COMMAND: Final = 500
-"""Names have up to 255 characters each, and a command is an entry, which must fit into a data file."""
-
 QUEUES_PER_REQUEST_MAX: Final = 8_000
 """All of one request are granted in one turn: in some 10 ms. A client asks for those that it consumes of one broker."""
 
@@ -119,7 +116,7 @@ class LocksProcessor:
 
         parts = [
             LockQueues(body.consumer_group, body.client_id, some, time_ms, self._ttl_ms)
-            for some in _in_parts(queues)
+            for some in self._in_parts(queues)
         ]
         self._carry_out(connection, command, parts, answer, new=new)
 
@@ -130,7 +127,7 @@ class LocksProcessor:
         if not queues:
             reply(connection, command, ResponseCode.SUCCESS)
             return
-        parts = [UnlockQueues(body.consumer_group, body.client_id, some) for some in _in_parts(queues)]
+        parts = [UnlockQueues(body.consumer_group, body.client_id, some) for some in self._in_parts(queues)]
         self._carry_out(
             connection, command, parts, lambda _: reply(connection, command, ResponseCode.SUCCESS)
         )
@@ -224,9 +221,6 @@ class LocksProcessor:
                 known[queue.topic, queue.queue_id] = None
         return tuple(known)
 
-
-def _in_parts(queues: Sequence[_Queue]) -> list[tuple[_Queue, ...]]:
-    return [
-        tuple(queues[begin : begin + QUEUES_PER_COMMAND])
-        for begin in range(0, len(queues), QUEUES_PER_COMMAND)
-    ]
+    def _in_parts(self, queues: Sequence[_Queue]) -> list[tuple[_Queue, ...]]:
+        per_command = self._leadership.limits.queues_per_command
+        return [tuple(queues[begin : begin + per_command]) for begin in range(0, len(queues), per_command)]

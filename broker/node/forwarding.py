@@ -46,10 +46,8 @@ from broker.statistics.events import EventKind, Events
 
 log = structlog.get_logger("trivet.node")
 
-FORWARDED_MAX: Final = 20_000
 FORWARDED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Forwarded requests that wait for the leader's response, pulls that it holds for a minute among them, and how much may
-wait for the link to take it."""
+"""The bytes of forwarded requests that may wait for the link to take them."""
 
 _UNDER_WAY_NS: Final = 100_000_000
 """A node that gives back what it was asked does some of it in each turn, and so is heard of within that time."""
@@ -128,7 +126,7 @@ class Forwarding:
         self._by_connection: dict[Connection, _Client] = {}
         """The clients of `_by_number`, by their connections."""
         self._next_number = 0
-        self._places = SharedPlaces(FORWARDED_MAX)
+        self._places = SharedPlaces(view.limits.forwarded_max)
         """Of the requests in `waiting` of all clients: each has its place as long as it is there."""
         self._unsent: dict[str, UnsentForwards] = {}
         """By node, what is for it."""

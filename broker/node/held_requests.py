@@ -15,7 +15,6 @@ from broker.remoting.command import RemotingCommand
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
 
-HELD_REQUESTS_MAX: Final = 4_000
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
@@ -24,11 +23,11 @@ class HeldRequests:
 
     __slots__ = ("_budget", "_shares", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, requests_max: int) -> None:
         self.waiting: OrderedDict[WaitingRequest, None] = OrderedDict()
         """All held requests, the one first whose time is over first. To be looked at only: each turn asks if any waits.
         """
-        self._budget = Budget("a leader", HELD_REQUESTS_MAX, HELD_BYTES_MAX)
+        self._budget = Budget("a leader", requests_max, HELD_BYTES_MAX)
         self._shares: OrderedDict[str, OrderedDict[Connection, list[WaitingRequest]]] = OrderedDict()
         """The same requests by whom the clients count as (`Connection.share`) and by connection, in the order of their
         numbers; none of these is empty. The first of the first is next."""

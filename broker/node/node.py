@@ -157,7 +157,7 @@ class Node:
             replica.leadership, self.handle_in_steps, self.handle_late, self.is_connected
         )
         self._behind_barrier = Budget("a round of messages that confirms this leader")
-        self._held = HeldRequests()
+        self._held = HeldRequests(replica.limits.held_requests_max)
         self._relayed = RelayedClients(replica, outgoing, listeners, self._held, self.received)
         self._forwarding = Forwarding(
             self.group,

@@ -50,7 +50,7 @@ class RelayedClients:
         """The number of times that a link with each peer broke."""
         self._bytes_this_turn: dict[str, int] = {}
         """By node, what was relayed to its clients since the last turn: the link does not count it as unsent yet."""
-        self._unhandled = UnhandledForwards()
+        self._unhandled = UnhandledForwards(view.limits.unhandled_max)
         self._work_left = self._work_a_turn = view.limits.relayed_work_a_turn
         """The work that may still be done until the end of the next turn."""
         self._broken: dict[str, PeerProtocolError] = {}

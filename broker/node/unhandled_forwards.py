@@ -13,10 +13,8 @@ from broker.requests.connection import RelayedConnection
 from broker.requests.in_turn import InTurn
 from broker.requests.shared_places import SharedPlaces
 
-UNHANDLED_MAX: Final = 20_000
 UNHANDLED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Requests that wait, of all nodes together, and their bytes. Another node has no more of them wait for an answer from
-here (`FORWARDED_MAX`): beyond that come requests that want none, and those of several nodes."""
+"""The bytes of the requests that wait, of all nodes together."""
 
 _BYTES_OF_ONE: Final = 4 * 1024
 """A request costs as much as one more for each so many bytes that it has."""
@@ -34,11 +32,13 @@ class UnhandledForwards:
 
     __slots__ = ("_bytes", "_in_turn", "_places", "by_share")
 
-    def __init__(self) -> None:
+    def __init__(self, requests_max: int) -> None:
+        """`requests_max`: of all nodes together. Another node has no more of them wait for an answer from here
+        (`InnerLimits.forwarded_max`): beyond that come requests that want none, and those of several nodes."""
         self._in_turn: InTurn[Item] = InTurn()
         self.by_share = self._in_turn.by_share
         """By whom the clients count as (`RelayedConnection.share`)."""
-        self._places = SharedPlaces(UNHANDLED_MAX)
+        self._places = SharedPlaces(requests_max)
         self._bytes = SharedPlaces(UNHANDLED_BYTES_MAX)
         """The bytes of the requests; those of a client that has gone do not count."""
 

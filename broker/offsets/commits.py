@@ -30,9 +30,6 @@ from log.errors import DiskFullError
 
 COALESCE_NS: Final = 100_000_000
 
-OFFSETS_PER_COMMAND: Final = 500
-"""Names have up to 255 characters each, and a command is an entry, which must fit into a data file."""
-
 StoredOffset = tuple[str, str, int, int]
 """Consumer group, topic, queue id, offset."""
 
@@ -105,6 +102,7 @@ class OffsetCommits:
         self._leadership = leadership
         self._group_limit = group_limit
         self._settings = settings
+        self._per_command = leadership.limits.queues_per_command
         self._time = time
         self._staged: dict[_Key, int] = {}
         """The offsets that the next command takes. Without any nothing of them is left: nobody in `_waiting`, no
@@ -189,7 +187,7 @@ class OffsetCommits:
         self._propose_if_full()
 
     def _propose_if_full(self) -> None:
-        if len(self._staged) >= OFFSETS_PER_COMMAND:
+        if len(self._staged) >= self._per_command:
             self.propose()
 
     def check_room(self, group: str, queue_ids: Mapping[str, Collection[int]]) -> None:
@@ -320,8 +318,8 @@ class OffsetCommits:
 
         # Whoever asks for one of these offsets waits from now on, even if only a part of them gets into the log.
         self._under_way.append(under_way)
-        for begin in range(0, len(offsets), OFFSETS_PER_COMMAND):
-            end = begin + OFFSETS_PER_COMMAND
+        for begin in range(0, len(offsets), self._per_command):
+            end = begin + self._per_command
             is_last = end >= len(offsets)
             try:
                 self._leadership.propose_command(

@@ -19,7 +19,7 @@ import structlog
 from broker.node.client_registry import ClientRegistry
 from broker.node.listeners import Listeners
 from broker.node.ports import Proposals
-from broker.offsets.commits import OFFSETS_PER_COMMAND, StoredOffset
+from broker.offsets.commits import StoredOffset
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError
@@ -101,9 +101,10 @@ class DeadOffsets:
 
     def _forget(self, dead: list[StoredOffset]) -> None:
         log.info("offsets of unused groups are forgotten", count=len(dead))
+        per_command = self._leadership.limits.queues_per_command
         try:
-            for begin in range(0, len(dead), OFFSETS_PER_COMMAND):
-                command = ForgetOffsets(tuple(dead[begin : begin + OFFSETS_PER_COMMAND]))
+            for begin in range(0, len(dead), per_command):
+                command = ForgetOffsets(tuple(dead[begin : begin + per_command]))
                 self._leadership.propose_command(command)
         except (ReplicaError, DiskFullError):
             pass  # the next look comes to them again

@@ -13,7 +13,7 @@ from typing import Final
 from broker.node.client_registry import ClientRegistry
 from broker.node.long_answers import LongAnswers
 from broker.node.ports import Proposals, Requests
-from broker.offsets.commits import OFFSETS_PER_COMMAND, NoRoom, OffsetCommits, StoredOffset
+from broker.offsets.commits import NoRoom, OffsetCommits, StoredOffset
 from broker.offsets.resets import OffsetResets
 from broker.remoting.admin_headers import CloneGroupOffsetHeader
 from broker.remoting.bodies import TopicConfig
@@ -198,7 +198,7 @@ class OffsetsProcessor:
                 for topic in topics()
                 for queue_id in list(self._leadership.metadata.offsets.get((source, topic), ()))
             )
-            while part := list(islice(queues, OFFSETS_PER_COMMAND)):
+            while part := list(islice(queues, self._leadership.limits.queues_per_command)):
                 yield part
 
         def offsets_of(part: list[tuple[str, int]]) -> list[StoredOffset]:

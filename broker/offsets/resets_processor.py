@@ -13,7 +13,7 @@ from typing import Final
 from broker.node.client_registry import ClientRegistry
 from broker.node.consumer_group import ConsumerGroup, RegisteredClient
 from broker.node.ports import Requests, State
-from broker.offsets.commits import OFFSETS_PER_COMMAND, OffsetCommits, StoredOffset
+from broker.offsets.commits import OffsetCommits, StoredOffset
 from broker.offsets.resets import OffsetResets
 from broker.remoting.admin_bodies import ListedOffsets
 from broker.remoting.admin_headers import ResetOffsetHeader
@@ -69,10 +69,8 @@ class ResetsProcessor:
         # Where each queue is to go; the response says the same as the request to members.
         targets: dict[int, int] = {}
 
-        parts = [
-            queue_ids[begin : begin + OFFSETS_PER_COMMAND]
-            for begin in range(0, len(queue_ids), OFFSETS_PER_COMMAND)
-        ]
+        per_command = self._state.limits.queues_per_command
+        parts = [queue_ids[begin : begin + per_command] for begin in range(0, len(queue_ids), per_command)]
 
         def offsets_of(part: Sequence[int]) -> list[StoredOffset]:
             self._check_group(header)  # it may have been deleted since the part before
@@ -157,8 +155,9 @@ class ResetsProcessor:
         # All members are told the same: it is encoded once for each of the two forms (`Broker2Client.resetOffset`).
         for_all, for_cpp, pace = ObjectKeyed(), ListedOffsets(), Pace(_TOLD_AT_ONCE)
         queue_ids = list(targets)
-        for begin in range(0, len(queue_ids), OFFSETS_PER_COMMAND):
-            some = queue_ids[begin : begin + OFFSETS_PER_COMMAND]
+        per_command = self._state.limits.queues_per_command
+        for begin in range(0, len(queue_ids), per_command):
+            some = queue_ids[begin : begin + per_command]
             if is_ordered:
                 self._resets.ordered((header.group, header.topic, queue_id) for queue_id in some)
             offsets = {

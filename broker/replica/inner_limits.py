@@ -44,6 +44,22 @@ class InnerLimits:
     held_at_once: int = 100
     """The weight of the requests that have waited for a leader and go on in one turn: some 5 ms of sends
     (broker/node/forwarding.py)."""
+    held_requests_max: int = 4_000
+    """The requests that wait at a node for a leader (broker/node/held_requests.py)."""
+    forwarded_max: int = 20_000
+    """The requests of a node's clients that wait for the leader's response, pulls that it holds for a minute among them
+    (broker/node/forwarding.py)."""
+    unhandled_max: int = 20_000
+    """The requests of other nodes' clients that wait for a turn, of all nodes together
+    (broker/node/unhandled_forwards.py)."""
+    queues_per_command: int = 500
+    """The queues of which one command has offsets or order locks: names have up to 255 characters each, and a command
+    is an entry, which must fit into a data file."""
+    transactions_at_once: int = 256
+    """The half messages that are looked at in one slice (broker/transactions/checks.py)."""
+    operations_waiting_max: int = 400
+    """So many operations that wait for others are written at once: their offsets nearly fill one message
+    (broker/transactions/decisions.py)."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -58,6 +74,12 @@ class InnerLimits:
             "relayed_work_a_turn",
             "told_a_turn",
             "held_at_once",
+            "held_requests_max",
+            "forwarded_max",
+            "unhandled_max",
+            "queues_per_command",
+            "transactions_at_once",
+            "operations_waiting_max",
         ):
             assert getattr(self, name) > 0, f"{name} is positive"
         assert 0 < self.state_rows_at_once < 1 << 16, "so many rows have a head of three bytes at most"

@@ -65,9 +65,8 @@ log = structlog.get_logger("trivet.transactions")
 PROGRESS_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """Its offsets in the half and operation topics tell RocketMQ, and its tools, what is over."""
 
-SLICE_MAX: Final = 256
 SLICE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Half messages that are looked at in one slice, and bytes of bodies that are read for its questions."""
+"""The bytes of bodies that are read for the questions of one slice."""
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
 """A producer that leaves more unread is not asked."""
 RETRY_NS: Final = 500_000_000
@@ -162,7 +161,8 @@ class TransactionChecks:
         size = 0
         looked_at = 0
         remaining = self._remaining
-        while looked_at < min(SLICE_MAX, len(remaining)) and size < SLICE_BYTES_MAX:
+        most = min(self._leadership.limits.transactions_at_once, len(remaining))
+        while looked_at < most and size < SLICE_BYTES_MAX:
             try:
                 half = self._ask_or_give_up(remaining[looked_at])
             except DamagedLogError as error:

@@ -47,8 +47,6 @@ log = structlog.get_logger("trivet.transactions")
 
 OPERATION_DELAY_NS: Final = 3_000_000_000
 """The time for which the operation message of a commit waits for others (`transactionOpBatchInterval`)."""
-OPERATIONS_WAITING_MAX: Final = 400
-"""The number of waiting operations that are written at once: their offsets nearly fill one message."""
 RETRY_NS: Final = 500_000_000
 """After what could not be appended, the time to the next attempt."""
 
@@ -307,7 +305,7 @@ class Decisions:
         """Sets the time of the next operation message, if one is owed."""
         owed = len(self.state.operations_owed)
         if owed and not self._operations_under_way:
-            delay_ns = 0 if owed >= OPERATIONS_WAITING_MAX else OPERATION_DELAY_NS
+            delay_ns = 0 if owed >= self._leadership.limits.operations_waiting_max else OPERATION_DELAY_NS
             self._operations.due_ns = min(self._operations.due_ns, self._time.now_ns + delay_ns)
 
     def _write_operations(self) -> None:

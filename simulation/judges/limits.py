@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.node.held_requests import HELD_REQUESTS_MAX
 from broker.requests.connection import UNREAD_BYTES_MAX
 from simulation.journal import Violation
 from simulation.machines.broker_host import BrokerHost
@@ -26,7 +25,7 @@ def check_limits(host: BrokerHost) -> None:
         pending = raft.log_terms.last_index - raft.commit_index
         _check(host, "entries wait for a majority", pending, limits.max_pending_proposals + _ENTRIES_BESIDE)
     _check(host, "pulls are held", node.stats.pulls_held(), limits.max_held_pulls)
-    _check(host, "requests wait for a leader", node.held_count, HELD_REQUESTS_MAX)
+    _check(host, "requests wait for a leader", node.held_count, host.limits.held_requests_max)
     unread_max = limits.max_pending_bytes_per_connection + UNREAD_BYTES_MAX
     for connection in process.connections():
         unread = connection.unread_bytes

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from broker.node import forwarding
 from broker.remoting.codes import ResponseCode
+from broker.replica.inner_limits import InnerLimits
 from tests.broker.harness import Group
 
 
 def test_pulls_that_wait_take_no_place_of_a_send_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """An account that may read one topic could keep all others from a node for a minute at a time."""
-    monkeypatch.setattr(forwarding, "FORWARDED_MAX", 20)
+    monkeypatch.setattr(Group, "limits", InnerLimits(forwarded_max=20))
     group = Group.elected(3)
     setup = group.connect()
     setup.create_topic("T")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from broker.node.relayed_clients import RELAYED_BYTES_MAX
-from broker.offsets.commits import OFFSETS_PER_COMMAND
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import (
     FRAME_SIZE_MAX,
@@ -17,6 +16,7 @@ from broker.remoting.command import (
     response,
 )
 from broker.remoting.frame import FrameDecoder
+from broker.replica.inner_limits import InnerLimits
 from broker.replica.leadership import Leadership
 from broker.requests.connection import UNREAD_BYTES_MAX
 from broker.requests.errors import OverloadedError
@@ -100,7 +100,7 @@ def test_of_offset_reports_that_find_room_in_part_each_is_told_what_became_of_it
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Together they are two commands, and the disk is full behind the first, which left when it was full."""
-    count = OFFSETS_PER_COMMAND + 1
+    count = InnerLimits().queues_per_command + 1
     reports = [
         {"consumerGroup": f"G{number}", "topic": "T", "queueId": 0, "commitOffset": 7}
         for number in range(count)

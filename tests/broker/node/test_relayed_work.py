@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.node import unhandled_forwards
 from broker.node.links import AcceptedLink
 from broker.node.node import Node
 from broker.node.running import RunningNode
@@ -226,12 +225,9 @@ def test_what_waits_of_a_node_is_lost_with_its_link(group: Group) -> None:
     assert (waiting._places.taken, waiting._bytes.taken) == (0, 0)
 
 
-def test_of_one_address_half_of_the_places_are_taken_and_others_find_one(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_one_address_half_of_the_places_are_taken_and_others_find_one(group: Group) -> None:
     leader = group.node(group.leader)
-    monkeypatch.setattr(unhandled_forwards, "UNHANDLED_MAX", 20)
-    leader._relayed._unhandled = waiting = UnhandledForwards()
+    leader._relayed._unhandled = waiting = UnhandledForwards(requests_max=20)
     leader._relayed.waiting = waiting.by_share
     many, one = (group.connect(group.follower, host=host) for host in ("10.0.0.1", "10.0.0.2"))
     opaques = sends(many, 30)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from broker.node.running import RunningNode
-from broker.offsets import commits, offsets_processor, resets_processor
 from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica import applied
 from broker.replica.committed_entries import FOLLOWER_RESTS_NS
+from broker.replica.inner_limits import InnerLimits
 from broker.replica.leadership import Leadership
 from broker.requests.errors import NotServingError
 from broker.requests.processing import OUTCOME_UNKNOWN
@@ -90,10 +90,9 @@ def report(client: Client, queues: int) -> None:
         client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
 
-def test_a_report_of_many_offsets_is_proposed_one_command_at_a_time(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commits, "OFFSETS_PER_COMMAND", 10)
+def test_a_report_of_many_offsets_is_proposed_one_command_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Group, "limits", InnerLimits(queues_per_command=10))
+    group = Group.elected(3)
     client = group.connect()
     client.create_topic("T", 95)
     proposed: list[int] = []
@@ -126,7 +125,7 @@ def test_a_report_of_many_offsets_is_proposed_one_command_at_a_time(
 def test_a_turn_applies_so_many_bytes_of_commands(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower that was away finds thousands of them in 4,096 entries, and each has hundreds of offsets."""
     monkeypatch.setattr(applied, "COMMAND_BYTES_AT_ONCE", 1)
-    monkeypatch.setattr(commits, "OFFSETS_PER_COMMAND", 10)
+    monkeypatch.setattr(Group, "limits", InnerLimits(queues_per_command=10))
     group = Group.elected(size, options=SMALL_STORE)
     client = group.connect()
     client.create_topic("T", 95)
@@ -293,10 +292,10 @@ def test_an_order_for_many_queues_is_proposed_one_command_a_turn(
         assert to == offsets["g", "T"] == dict.fromkeys(range(1_300), 0)
 
 
-def start_order(group: Group, monkeypatch: pytest.MonkeyPatch, code: int) -> tuple[Client, int]:
+def start_order(monkeypatch: pytest.MonkeyPatch, code: int) -> tuple[Group, Client, int]:
     """An administrator's order for g in 1,300 queues, of 13 parts; some are in the log."""
-    for module in (commits, offsets_processor, resets_processor):
-        monkeypatch.setattr(module, "OFFSETS_PER_COMMAND", 100)
+    monkeypatch.setattr(Group, "limits", InnerLimits(queues_per_command=100))
+    group = Group.elected(1)
     client = group.connect()
     client.create_topic("T", 1_300)
     client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName":"g"}')
@@ -316,15 +315,14 @@ def start_order(group: Group, monkeypatch: pytest.MonkeyPatch, code: int) -> tup
     opaque = client.start_call(code, orders[RequestCode(code)])
     while not group.node(group.leader).long_requests.has_more:
         group.step_at_random(group.random)
-    return client, opaque
+    return group, client, opaque
 
 
 def test_what_is_copied_of_a_topic_is_not_for_the_one_that_is_made_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The copy had been taken of the old one, and its rest had the group leave out messages of the new one."""
-    group = Group.elected(1)
-    client, opaque = start_order(group, monkeypatch, RequestCode.CLONE_GROUP_OFFSET)
+    group, client, opaque = start_order(monkeypatch, RequestCode.CLONE_GROUP_OFFSET)
     node = group.node(group.leader)
     node.replica.leadership.propose_command(DeleteTopic("T", 0))
     while "T" in node.replica.metadata.topics:
@@ -338,8 +336,7 @@ def test_what_is_copied_of_a_topic_is_not_for_the_one_that_is_made_behind_it(
 
 def test_a_group_that_is_deleted_is_sent_nowhere_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of the order brought it back, by its name and with orders that nobody would follow."""
-    group = Group.elected(1)
-    client, opaque = start_order(group, monkeypatch, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
+    group, client, opaque = start_order(monkeypatch, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     replica = group.node(group.leader).replica
     replica.leadership.propose_command(DeleteGroup("g", clean_offsets=True, group_ms=0))
     while "g" in replica.metadata.groups:

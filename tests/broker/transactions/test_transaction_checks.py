@@ -8,8 +8,9 @@ import pytest
 
 from broker.node.node import Node
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.replica.inner_limits import InnerLimits
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_TOPIC
-from broker.transactions.checks import SLICE_MAX, TransactionChecks
+from broker.transactions.checks import TransactionChecks
 from log.formats.message_id import parse_offset_message_id
 from log.formats.record import SYS_FLAG_PREPARED, Record
 from tests.broker.harness import Client, Group, peer_address, split_records
@@ -289,7 +290,8 @@ def test_what_was_never_given_up_is_not_resumed(group: Group, message_id: str) -
 def test_a_pass_over_many_whose_producers_are_gone_keeps_nobody_waiting(
     group: Group, monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
-    for number in range(3 * SLICE_MAX):
+    at_once = InnerLimits().transactions_at_once
+    for number in range(3 * at_once):
         client.start_send("T", b"%d" % number, 0, HALF, sysFlag=SYS_FLAG_PREPARED)
     group.advance(TIMEOUT_S)
     looked_at: list[int] = []
@@ -312,8 +314,8 @@ def test_a_pass_over_many_whose_producers_are_gone_keeps_nobody_waiting(
 
     monkeypatch.setattr(Node, "turn", counted)
     group.advance(INTERVAL_S)
-    assert sorted(looked_at) == list(range(3 * SLICE_MAX)), "all of them, once"
-    assert most == SLICE_MAX
+    assert sorted(looked_at) == list(range(3 * at_once)), "all of them, once"
+    assert most == at_once
 
 
 def test_a_question_that_cannot_be_written_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
