@@ -36,6 +36,7 @@ from log.entries.entry_reads import file_beginnings
 from log.errors import DiskFullError
 from log.formats.layout import HEADER_BYTES
 from raft.effects import Role
+from raft.recovery_loss import Loss
 from simulation.journal import Violation
 from simulation.judges.beliefs import counts_for_commits
 from simulation.machines.broker_host import BrokerHost, BrokerProcess, hour_of_day, is_undisturbed
@@ -100,6 +101,10 @@ class Wait:
     bound_ns: int
     state: Callable[[Seen], object]
     """None while nothing waits."""
+
+
+_TELLS_OF_LOST_VOTES: Final = 11
+"""The protocol from which on nodes say that they have lost their votes (broker/state/release.py)."""
 
 
 # ---- what waits at any node -------------------------------------------------------------------------
@@ -303,6 +308,11 @@ def _recovery(seen: Seen) -> object:
     raft = seen.replica.raft
     if raft.recovering is None or seen.lacks_room:
         return None
+    if raft.recovering is not Loss.ENTRIES and any(
+        replica.release.newest_protocol < _TELLS_OF_LOST_VOTES
+        for replica in (seen.replica, seen.leader or seen.replica)
+    ):
+        return None  # until both are upgraded: nothing bounds when that is
     return raft.recovering, raft.commit_index, raft.persisted_index
 
 

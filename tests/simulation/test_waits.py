@@ -13,9 +13,12 @@ import pytest
 from broker.reading.held_pulls import HeldPulls
 from broker.replica.read_barriers import ReadBarriers
 from broker.requests.deadline import NEVER
+from broker.state.release import THIS_RELEASE
 from raft.effects import Role
+from raft.recovery_loss import Loss
 from raft.terms import LogTerms
 from simulation.faults.moments import MOMENTS
+from simulation.faults.operations import EARLIER_RELEASE
 from simulation.faults.strikes import STRIKES
 from simulation.journal import Violation
 from simulation.judges import waits
@@ -88,6 +91,25 @@ def test_a_node_that_knows_no_term_yet_cannot_know_its_leader() -> None:
         node = stand_ins.node(replica=replica, first_held=request)
         seen = Seen(stand_ins.process(node=node), None)
         assert wait.state(seen) is (None if is_mute else request)
+
+
+@pytest.mark.parametrize("old", ["n0", "n1", ""])
+def test_who_has_lost_its_votes_waits_until_it_and_its_leader_are_upgraded(old: str) -> None:
+    """The earlier release does not say so, and its leaders append nothing for it (seed 9910010)."""
+    [wait] = [wait for wait in WAITS if wait.what == "a node that recovers"]
+    for loss in (Loss.VOTE, Loss.ENTRIES):
+        replicas = [
+            stand_ins.replica(
+                name,
+                raft=stand_ins.raft(recovering=loss, persisted_index=4),
+                release=EARLIER_RELEASE if name == old else THIS_RELEASE,
+                disk_space=stand_ins.stand_in(is_full=lambda _: False),
+            )
+            for name in ("n0", "n1")
+        ]
+        node = stand_ins.node(replica=replicas[1], time=stand_ins.stand_in(now_ns=0))
+        state = wait.state(Seen(stand_ins.process(node=node), replicas[0]))
+        assert (state is None) == (bool(old) and loss is Loss.VOTE)
 
 
 @pytest.mark.parametrize("applies", [True, False])
