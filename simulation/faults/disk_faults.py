@@ -83,6 +83,17 @@ def read_failure(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     stage.armed(fault, host.name)
 
 
+def no_descriptors(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """No file and no connection can be opened: the process has as many as it may have, or the machine has."""
+    of_process = fault.amount < 0.5
+    if of_process and host.process is None:
+        return
+    host.use_up_descriptors(stage.counted_once(fault.kind), of_process=of_process)
+    host.disk_faulty = True
+    stage.armed(fault, host.name, "of the process" if of_process else "of the machine")
+    stage.lasts(host.name, fault.kind, fault.duration_ns, host.free_descriptors)
+
+
 def harm(stage: Stage, host: BrokerHost, fault: Fault, damage: Callable[[str], str | None]) -> None:
     """Kills the process, lets `damage` work on the files below a prefix, and starts it again."""
     prefixes = (host.options.dledger_directory, "consumequeue", "index", "recovery-notes", "")

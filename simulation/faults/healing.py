@@ -19,6 +19,7 @@ def heal_everything(stage: Stage) -> None:
         host.disk.failing_flushes = host.disk.failing_reads = 0
         host.disk.arm_power_failure(0)
         disk_faults.quicken(host)
+        host.free_descriptors()
         host.other_work_ns.clear()
         host.resume()
         operations.finish_upgrade(host)

@@ -95,6 +95,7 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "client pause": processes.client_pause,
     "elected in vain": choreographies.elected_in_vain,
     "disk goes in an election": choreographies.disk_goes_in_an_election,
+    "no descriptors": disk_faults.no_descriptors,
     "core": cores.core,
     "overload": overload.overload,
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from broker.requests.connection import UNREAD_BYTES_MAX
+from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC
+from broker.transactions.checks import PROGRESS_GROUP
 from simulation.journal import Violation
 from simulation.machines.broker_host import BrokerHost
 
@@ -19,13 +21,26 @@ def check_limits(host: BrokerHost) -> None:
     process = host.process
     if process is None:
         return
-    node, limits = process.node, host.settings.limits
+    node, limits, inner_limits = process.node, host.settings.limits, host.limits
     raft = node.replica.raft
     if node.replica.serving:
         pending = raft.log_terms.last_index - raft.commit_index
         _check(host, "entries wait for a majority", pending, limits.max_pending_proposals + _ENTRIES_BESIDE)
     _check(host, "pulls are held", node.stats.pulls_held(), limits.max_held_pulls)
-    _check(host, "requests wait for a leader", node.held_count, host.limits.held_requests_max)
+    _check(host, "requests wait for a leader", node.held_count, inner_limits.held_requests_max)
+    forwarded, unhandled = node._forwarding._places.taken, node._relayed._unhandled._places.taken
+    _check(host, "requests wait for the leader's answer", forwarded, inner_limits.forwarded_max)
+    _check(host, "requests wait for a turn", unhandled, inner_limits.unhandled_max)
+    metadata = node.replica.metadata
+    # What brokers need for transactions they make without asking for room.
+    own_topics, own_offsets = (
+        CHECK_EXHAUSTED_TOPIC in metadata.topics,
+        metadata.offsets.by_group.get(PROGRESS_GROUP, {}),
+    )
+    _check(host, "topics are there", len(metadata.topics), limits.max_topics + own_topics)
+    _check(host, "consumer groups are there", metadata.group_count, limits.max_groups)
+    stored = metadata.offsets.count - sum(map(len, own_offsets.values()))
+    _check(host, "offsets are stored", stored, limits.max_stored_offsets)
     unread_max = limits.max_pending_bytes_per_connection + UNREAD_BYTES_MAX
     for connection in process.connections():
         unread = connection.unread_bytes

@@ -36,6 +36,12 @@ MARKS: Final = (
     "a head deleted for its age",
     "a head deleted on a full disk",
     "a snapshot written while it runs",
+    "too many requests wait for a leader",
+    "too many requests wait for the leader's answer",
+    "too many requests wait for a turn",
+    "no room for a topic",
+    "no room for a consumer group",
+    "no room for an offset",
 )
 
 

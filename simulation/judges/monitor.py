@@ -38,6 +38,7 @@ from simulation.judges.own_state import OwnState
 from simulation.judges.power_losses import CAUSE, PowerLosses
 from simulation.judges.reads import Reads
 from simulation.judges.replicated_state import ReplicatedState
+from simulation.judges.room import watch_room
 from simulation.judges.steps import Steps
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.data_files import data_file
@@ -194,6 +195,7 @@ class Monitor:
 
         watched.former_leader = FormerLeader(host.name, node)
         watch_forwards(host.name, node._relayed)
+        watch_room(node, self._journal)
         watch_what_is_in_hand(host.name, node)
         self._watch_votes(host.name, replica)
         node.listeners.role_changes.append(look_at_clock)

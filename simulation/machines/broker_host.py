@@ -167,7 +167,9 @@ class BrokerHost:
         """Counts the jobs of its scrubber: a turn begins each, and another takes it back."""
         self.deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.backlog: deque[tuple[Callable[[Endpoint], object], Endpoint]] = deque()
-        """Connections that came while it was paused."""
+        """Connections that came while it was paused, or had no descriptor for them."""
+        self._process_has_descriptors = True
+        """False while its process has used up those that a process may have; the next one has its own."""
         self.disk_faulty = False
         """Disk errors are to be expected now: a process that ends by one is no finding."""
         self.was_harmed = False
@@ -314,6 +316,7 @@ class BrokerHost:
         if self.paused:
             self.was_held_up(self.surroundings.scheduler.now_ns)
         self._drop_process()
+        self.free_descriptors()
         self.boots += 1
         for endpoint in self.surroundings.network.endpoints_of(self.name):
             endpoint.vanish()
@@ -330,6 +333,8 @@ class BrokerHost:
         self.paused = False
         self.deferred.clear()
         self.backlog.clear()
+        if not self._process_has_descriptors:
+            self.free_descriptors()
         self.surroundings.network.stop_listening(self.address)
         self.surroundings.network.stop_listening(self.peer_address)
         if process is not None:
@@ -385,16 +390,38 @@ class BrokerHost:
         later: list[tuple[Callable[..., object], tuple[Any, ...]]] = [*deferred]
         # Both are ready at once, and an event loop takes either first.
         later.insert(0 if self.fault_random.random() < 0.5 else len(later), (self._read_sockets, ()))
+        self._accept_waiting()
+        for callback, arguments in later:
+            self.surroundings.scheduler.after(0, callback, *arguments)
+
+    def _accept_waiting(self) -> None:
+        """Takes the connections that wait, if it can."""
+        if self.paused or self.disk.lacks_descriptors is not None:
+            return
         backlog, self.backlog = self.backlog, deque()
         for accept, endpoint in backlog:
             self.surroundings.scheduler.after(0, accept, endpoint)
-        for callback, arguments in later:
-            self.surroundings.scheduler.after(0, callback, *arguments)
+
+    def use_up_descriptors(self, met: Callable[[], object], *, of_process: bool) -> None:
+        """From now on it has none for a file or a connection that it does not have yet, `of_process` until the next
+        process; calls `met` each time that one is wanted.
+        """
+        self.disk.lacks_descriptors = met
+        self._process_has_descriptors = not of_process
+
+    def free_descriptors(self) -> None:
+        """There are descriptors again, and connections that wait are taken."""
+        if self.disk.lacks_descriptors is not None:
+            self.disk.lacks_descriptors = None
+            self._process_has_descriptors = True
+            self._accept_waiting()
+            self.surroundings.scheduler.after(0, self._read_sockets)
 
     def _read_sockets(self) -> None:
         if self.paused:
             return
         held_back = self.process.held_back() if self.process is not None else set[Endpoint]()
+        held_back.update(endpoint for _, endpoint in self.backlog)
         for endpoint in self.surroundings.network.endpoints_of(self.name):
             if endpoint not in held_back:
                 endpoint.readable = True
@@ -406,7 +433,9 @@ def is_undisturbed(host: BrokerHost, now_ns: int) -> bool:
     process, disk = host.process, host.disk
     if process is None or process.is_stopping or host.paused or host.frame_faults:
         return False
-    if disk.full or disk.failing_flushes or disk.failing_reads or host.disk_slowed is not None:
+    if disk.full or disk.failing_flushes or disk.failing_reads or disk.lacks_descriptors is not None:
+        return False
+    if host.disk_slowed is not None:
         return False
     return host.held_up_until_ns <= now_ns + _JOB_NS
 
@@ -522,13 +551,18 @@ class BrokerProcess:
         self.guarded(callback)(*arguments)
 
     def guarded_accept(self, accept: Callable[[Endpoint], object]) -> Callable[[Endpoint], None]:
-        """For a listener: while the process is paused the kernel takes connections, and their bytes wait."""
+        """For a listener: while the process is paused, or has no descriptor, the kernel takes connections, and their
+        bytes wait.
+        """
         guarded = self.guarded(accept)
 
         def accepted(endpoint: Endpoint) -> None:
-            if self.host.paused:
+            no_descriptor = self.host.disk.lacks_descriptors
+            if self.host.paused or no_descriptor is not None:
                 endpoint.readable = False
                 self.host.backlog.append((guarded, endpoint))
+                if no_descriptor is not None:
+                    no_descriptor()
             else:
                 guarded(endpoint)
 
@@ -636,7 +670,11 @@ class BrokerProcess:
                 endpoint.close()  # by the system, which knows of no process for it
             guarded(endpoint, reason)
 
-        host.surroundings.network.connect(host.name, host.ip, line.address, arrived)
+        if (no_descriptor := host.disk.lacks_descriptors) is not None:
+            no_descriptor()
+            self._scheduler.after(0, guarded, None, "too many open files")
+        else:
+            host.surroundings.network.connect(host.name, host.ip, line.address, arrived)
 
     def _accept_peer(self, endpoint: Endpoint) -> None:
         endpoint.user_timeout_ns = UNACKNOWLEDGED_NS_MAX

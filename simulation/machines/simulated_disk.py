@@ -20,7 +20,8 @@ seen by their effect only, so this holds for the files of the log; ConsumeQueue 
 with the same bytes, at each start.
 
 Faults are armed from outside: a countdown to a power failure inside any durable operation, failing flushes, reading
-errors, no space left, bits that rot and pages that were written to the wrong place while the host was down.
+errors, no space left, no descriptors, bits that rot and pages that were written to the wrong place while the host was
+down.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -143,6 +144,8 @@ class SimulatedDisk:
         """The number of the next flushes that fail."""
         self.failing_reads = 0
         """The number of the next whole-file reads and openings that fail."""
+        self.lacks_descriptors: Callable[[], object] | None = None
+        """While set no file or directory can be opened; called each time that somebody wants to."""
         self.operations = 0
         """Durable operations so far: the points at which a power failure can be armed."""
         self.fired: Callable[[str], object] = lambda kind: None
@@ -167,6 +170,12 @@ class SimulatedDisk:
         if self.full:
             self.fired("full disk")
             raise DiskFullError(path, "allocation", "no space left on the device")
+
+    def _take_descriptor(self, path: str, operation: str, kind: type[DiskError] = DiskError) -> None:
+        """Raises DiskError while there are no descriptors; what is mapped stays so."""
+        if self.lacks_descriptors is not None:
+            self.lacks_descriptors()
+            raise kind(path, operation, "too many open files")
 
     def lose_power(self) -> None:
         """Loses power: what was not flushed survives in part or not at all. Earlier mappings are void."""
@@ -307,10 +316,11 @@ class SimulatedDisk:
     def reads_succeed(self) -> Iterator[None]:
         """Lets reads succeed within the block: for checks, which must not use up a fault that is meant for the node."""
         failing, self.failing_reads = self.failing_reads, 0
+        lacking, self.lacks_descriptors = self.lacks_descriptors, None
         try:
             yield
         finally:
-            self.failing_reads = failing
+            self.failing_reads, self.lacks_descriptors = failing, lacking
 
     def durable_bytes(self, path: str) -> bytes | bytearray:
         """Returns what a power failure now would leave of a file at worst; empty if there is none. For checks."""
@@ -336,6 +346,7 @@ class SimulatedDisk:
 
     def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> SimulatedFile:
         """See `log.files.disk.Disk.open`."""
+        self._take_descriptor(path, "opening")
         self._check_readable(path)
         inode = self._names.get(path)
         if inode is None:
@@ -353,6 +364,7 @@ class SimulatedDisk:
 
     def list(self, directory: str) -> "list[str]":
         """See `log.files.disk.Disk.list`."""
+        self._take_descriptor(directory, "listing")
         prefix = "" if directory == "." else f"{directory}/"
         start = len(prefix)
         names = {path[start:].partition("/")[0] for path in self._names if path.startswith(prefix)}
@@ -371,6 +383,7 @@ class SimulatedDisk:
 
     def read(self, path: str) -> bytes:
         """See `log.files.disk.Disk.read`."""
+        self._take_descriptor(path, "reading")
         self._check_readable(path)
         inode = self._names.get(path)
         if inode is None:
@@ -381,6 +394,7 @@ class SimulatedDisk:
         """See `log.files.disk.Disk.write_durably`; power may fail before it or right after, and in a job until that
         ends."""
         self._finish_flushes()
+        self._take_descriptor(path, "writing")
         self.check_space(path)
         self.step("writing", path)
         if self.failing_flushes:
@@ -406,6 +420,7 @@ class SimulatedDisk:
         """See `log.files.disk.Disk.flush_file`."""
         inode = self._names.get(path)
         if inode is not None:
+            self._take_descriptor(path, "flush", FlushError)
             self.flush_pages(path, inode, 0, len(inode.cached))
 
     def remove(self, path: str) -> None:
@@ -437,11 +452,13 @@ class SimulatedDisk:
 
     def remove_discarded(self, files_max: int, bytes_max: int) -> None:
         """See `log.files.disk.Disk.remove_discarded`."""
+        self._take_descriptor("trash", "removal")
         self._discarded_files = max(0, self._discarded_files - files_max)
 
     def sync_directory(self, directory: str) -> None:
         """See `log.files.disk.Disk.sync_directory`."""
         self._finish_flushes()
+        self._take_descriptor(directory, "flush of the directory", FlushError)
         self.step("flush of the directory", directory)
         self._sync_names(directory)
 
@@ -467,6 +484,7 @@ class SimulatedDisk:
 
     def lock(self) -> StoreLock:
         """See `log.files.disk.Disk.lock`."""
+        self._take_descriptor("lock", "locking")
         if self.locked:
             raise StoreLockedError("lock", "locking", "another process uses it")
         self.locked = True

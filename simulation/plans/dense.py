@@ -16,6 +16,7 @@ from typing import Final
 
 from simulation.plans.fault_times import Rhythm, draw_fault
 from simulation.plans.plan import CHOREOGRAPHIES, FAULT_KINDS, Fault, Limits, Plan, Shape
+from simulation.plans.room import with_founder, with_little_room
 from simulation.plans.swarm import NEEDS_SYNC
 from simulation.randomness import Random, stream
 from simulation.scheduler import MILLISECOND, SECOND
@@ -42,6 +43,7 @@ _LATER_KINDS: Final = {
     "client pause": 0.25,
     "elected in vain": 0.1,
     "disk goes in an election": 0.1,
+    "no descriptors": 0.15,
 }
 """Choreographies that are in no covering array, with their shares of the dense plans: each has a stream of its own, so
 that the seeds without it stay as they are."""
@@ -125,7 +127,7 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
     is_sync = random.random() < 0.6 or not NEEDS_SYNC.isdisjoint(kinds)
     drawn_nodes = 5 if random.random() < _FIVE_NODES_SHARE else 3
     group_size = nodes or drawn_nodes
-    return Plan(
+    plan = Plan(
         seed=seed,
         nodes=group_size,
         flush="sync" if is_sync else "async",
@@ -142,6 +144,7 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
         limits=_with_later_limits(seed, _draw_limits(stream(f"limits {seed}"))),
         shape=_draw_shape(stream(f"shape {seed}"), group_size),
     )
+    return with_little_room(with_founder(plan), share=1)
 
 
 def _draw_actors(random: Random, seed: int) -> tuple[str, ...]:

@@ -45,9 +45,10 @@ LATER_KINDS: Final = (
     "client pause",
     "elected in vain",
     "disk goes in an election",
+    "no descriptors",
 )
 """Kinds that a share of the seeds has beside what they draw, or in its place (plans/seeds.py; all but the first three:
-plans/dense.py; "other work", "at a moment" and "client pause" in both)."""
+plans/dense.py; "other work", "at a moment", "client pause" and "no descriptors" in both)."""
 LASTING: Final = ("core", "overload")
 """Kinds of which a plan has one at most, with no other fault behind its beginning (simulation/plans/lasting.py)."""
 
@@ -81,8 +82,7 @@ class Fault:
 class Limits:
     """Numbers that gate paths of a node, in this world; the defaults are those of the plans that are not dense.
 
-    The first five are the product's own defaults (`broker/replica/inner_limits.py`), the others are settings that suit
-    a short run.
+    The defaults are the product's own, but for the files, which suit a short run.
     """
 
     append_bytes: int = 256 * 1024
@@ -106,6 +106,24 @@ class Limits:
     delivery_bytes: int = 1 << 20
     scanned_units: int = 800
     timer_run_units: int = 4096
+    log_mappings: int = 16
+    """Files that are mapped at once: of the log, of its queues, and of the index; then those of queues that one
+    dispatch maps, and the keys that it puts into the index."""
+    queue_mappings: int = 256
+    index_mappings: int = 8
+    dispatch_files: int = 32
+    dispatch_keys: int = 16_384
+    held_requests: int = 4_000
+    """Requests that wait at a node for a leader, for the leader's answer, and at the leader for a turn."""
+    forwarded: int = 20_000
+    unhandled: int = 20_000
+    queues_per_command: int = 500
+    transactions_at_once: int = 256
+    operations_waiting: int = 400
+    topics: int = 20_000
+    """Settings; they bind where a founder fills them (simulation/workload/found.py)."""
+    groups: int = 8_000
+    stored_offsets: int = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +217,7 @@ def decode_plan(data: bytes) -> Plan:
         and (plan.shape.fewest_voters == 0 or 2 <= plan.shape.fewest_voters <= plan.nodes)
         and plan.shape.most_learners >= 1
         and all(number > 0 for number in astuple(plan.limits))
+        and min(plan.limits.log_mappings, plan.limits.queue_mappings, plan.limits.index_mappings) > 1
         and all(fork.event > 0 and fork.time_ns >= 0 for fork in plan.forks)
         and all(one.event < other.event for one, other in pairwise(plan.forks))
         and plan.limits.index_entries > 1

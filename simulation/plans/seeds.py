@@ -10,6 +10,7 @@ from simulation.plans.dense import draw_dense_plan
 from simulation.plans.fault_times import Rhythm, draw_faults
 from simulation.plans.lasting import with_core, with_overload
 from simulation.plans.plan import LEADER, Fault, Plan
+from simulation.plans.room import with_founder, with_little_room
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.randomness import Random, stream
 from simulation.scheduler import MILLISECOND, SECOND
@@ -37,6 +38,7 @@ _STRANGERS_SHARE: Final = 0.15
 _REPORTS_SHARE: Final = 0.4
 _BESIDE_ACTORS: Final = {"postponer": 0.2, "subscriber": 0.2}
 """Actors that come beside those of a seed, with their shares."""
+_LITTLE_ROOM_SHARE: Final = 0.3
 _FEW_AT_ONCE: Final = 0.5
 """The share of the plans with one of them in which little is looked at, or waits for a majority, at once."""
 _SUSPEND_SHARE: Final = 0.1
@@ -50,6 +52,7 @@ _SUSPEND_RHYTHM: Final = Rhythm(
 _MOMENTS_SHARE: Final = 0.5
 _OTHER_WORK_SHARE: Final = 0.2
 _CLIENT_PAUSE_SHARE: Final = 0.2
+_DESCRIPTORS_SHARE: Final = 0.15
 _BESIDE_RHYTHM: Final = Rhythm(
     begin_ns=5 * SECOND,
     first_within_ns=4 * SECOND,
@@ -89,7 +92,9 @@ def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> P
         plan = _beside(plan, "at a moment", _MOMENTS_SHARE, "moments")
         plan = _beside(plan, "other work", _OTHER_WORK_SHARE, "other work")
         plan = _beside(plan, "client pause", _CLIENT_PAUSE_SHARE, "client pause")
-        return _with_idle_stretch(_with_unheard(_with_actors(plan)))
+        plan = _beside(plan, "no descriptors", _DESCRIPTORS_SHARE, "no descriptors")
+        plan = with_founder(_with_actors(plan))
+        return with_little_room(_with_idle_stretch(_with_unheard(plan)), _LITTLE_ROOM_SHARE)
     # Dense seeds are counted by themselves: each run of `round_length()` of them makes all pairs of kinds meet.
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)
     return draw_dense_plan(seed, number, seconds=seconds, nodes=nodes)

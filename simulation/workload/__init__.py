@@ -16,6 +16,7 @@ from simulation.workload.configure import configure
 from simulation.workload.configure_rules import Configurations
 from simulation.workload.consume import consume
 from simulation.workload.crowd import crowd
+from simulation.workload.found import Rooms, found
 from simulation.workload.inquire import Inquiries, inquire
 from simulation.workload.keep import Keys, keep
 from simulation.workload.one_way import Notes, post
@@ -78,6 +79,7 @@ ACTORS: Final[dict[str, Actor]] = {
     "reporter": Actor(report, share=0.0, invariant=Reports),
     "postponer": Actor(postpone, share=0.0, invariant=Postponed),
     "subscriber": Actor(subscribe, share=0.0, invariant=Subscriptions),
+    "founder": Actor(found, share=0.0, invariant=Rooms),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has, and one of
 0 is for plans with several groups."""

@@ -75,6 +75,8 @@ class Context:
     fewest_voters: int
     """Operators remove voters down to so many, and always those beyond `nodes`."""
     most_learners: int
+    queues_per_command: int
+    """An order of an administrator that has more queues goes into the log in parts of so many."""
     kept_ms: int
     """The age at which retention takes messages that do not wait."""
     queues: int

@@ -1,6 +1,7 @@
 """The rules of consumer groups that an administrator sends elsewhere (request 222, broker/offsets/resets.py).
 
-What the log says. Each order in it has a request of its own, and says what that asked for. While one stands, what
+What the log says. Each order in it has a request of its own, and says what that asked for; an order of many queues may
+come in parts. While one stands, what
 members report moves nothing; it ends when a member that was told has pulled from there. So the offset of a consumer
 group follows from the commands, and every node must have derived the same.
 
@@ -55,6 +56,8 @@ class ResetRequest:
     """Set when it is answered: nothing that it asked for can be done later."""
     is_done: bool = False
     """Set when an order is in the log that no other request accounts for."""
+    queues: set[int] = field(default_factory=set)
+    """The queues of that order, as far as it is in the log."""
 
 
 @dataclass(slots=True)
@@ -126,6 +129,7 @@ class Resets(Invariant):
         self._requests: dict[str, list[ResetRequest]] = {}
         self._orders: list[tuple[int, str, dict[int, int], list[ResetRequest]]] = []
         """The orders: time of commit, consumer group, queue id -> target, and requests that may have asked for it."""
+        self._comes_in_parts = context.queues_per_command < context.queues
         self._times: dict[int, list[int]] = {}
         """Queue id -> the time at which each message was stored."""
         context.scheduler.after(_LOOKS_NS, self._look)
@@ -165,14 +169,18 @@ class Resets(Invariant):
                     "acknowledged resets are in the log", request, "the answer names no queue"
                 )
             return
+        missing = dict(targets)
         for committed_ns, group, items, candidates in self._orders:
             if (
                 committed_ns >= request.since_ns
-                and (group, items) == (request.group, targets)
+                and group == request.group
                 and request in candidates
+                and items.items() <= targets.items()
             ):
-                return
-        raise self._violation("acknowledged resets are in the log", request, f"told {targets}")
+                for queue_id in items:
+                    missing.pop(queue_id, None)
+        if missing or self._lacks_queues(request, targets):
+            raise self._violation("acknowledged resets are in the log", request, f"told {targets}")
 
     def _queues_of(self, request: ResetRequest) -> range:
         queue_id = request.queue_id
@@ -256,9 +264,10 @@ class Resets(Invariant):
             raise Violation("without force backwards only", "group", detail)
         if len(backwards) == 1:
             (request,) = backwards
-            if request.is_done:
+            if not request.queues.isdisjoint(targets) or (request.is_done and not self._comes_in_parts):
                 raise self._violation("a reset is done once", request, f"again {targets}")
             request.is_done = True
+            request.queues.update(targets)
         self._orders.append((now_ns, group, targets, backwards))
         for queue_id, target in targets.items():
             self.place(group, queue_id).ordered(now_ns, target)
@@ -269,13 +278,18 @@ class Resets(Invariant):
         return {queue_id: self.place(group, queue_id).offset for queue_id in targets}
 
     def _may_order(self, request: ResetRequest, targets: Mapping[int, int]) -> bool:
-        """True if a request may have come to this order, as to queues and places."""
-        for queue_id in self._queues_of(request):
-            if queue_id not in targets and (request.is_force or self._stood_at(request, queue_id)):
-                return False
+        """True if a request may have come to this order, or to this part of one, as to queues and places."""
+        if not self._comes_in_parts and self._lacks_queues(request, targets):
+            return False
         return all(
             queue_id in self._queues_of(request) and self._may_be_sent(request, queue_id, target)
             for queue_id, target in targets.items()
+        )
+
+    def _lacks_queues(self, request: ResetRequest, targets: Mapping[int, int]) -> bool:
+        return any(
+            queue_id not in targets and (request.is_force or self._stood_at(request, queue_id))
+            for queue_id in self._queues_of(request)
         )
 
     def _may_be_sent(self, request: ResetRequest, queue_id: int, target: int) -> bool:

@@ -152,7 +152,9 @@ def process(**said: Any) -> Any:
 
 def disk(**said: Any) -> Any:
     """A disk on which nothing is wrong; tests that read or write take a `SimulatedDisk`."""
-    return stand_in(**({"full": False, "failing_flushes": 0, "failing_reads": 0} | said))
+    return stand_in(
+        **({"full": False, "failing_flushes": 0, "failing_reads": 0, "lacks_descriptors": None} | said)
+    )
 
 
 def host(name: str = "n0", **said: Any) -> Any:
