@@ -120,13 +120,18 @@ def _clients_cut_off(random: Random) -> list[Fault]:
     ]
 
 
-def _leaders_lost(end_s: float) -> Schedule:
-    """Disks take their time, and leadership moves, by request or by a crash: clients ask followers, which forward."""
+def _leaders_lost(end_s: float, *kinds: str) -> Schedule:
+    """Disks take their time, and leadership moves, by request or by a crash: clients ask followers, which forward.
+
+    `kinds`: by which it moves instead.
+    """
 
     def draw(random: Random) -> list[Fault]:
         slow_ns = int((end_s - _BEGIN_S) * SECOND)
         faults = [Fault(int(_BEGIN_S * SECOND), "slow disk", 2 * node, slow_ns, 0.7) for node in range(3)]
-        return faults + _often("transfer", "kill", gap_s=0.7, seconds=(0, 1), end_s=end_s)(random)
+        return faults + _often(*(kinds or ("transfer", "kill")), gap_s=0.7, seconds=(0, 1), end_s=end_s)(
+            random
+        )
 
     return draw
 
@@ -252,6 +257,13 @@ _SYNC = {"flush": "sync"}
 def _with(actor: str) -> dict[str, Any]:
     """Nobody but this one writes, so that the runs are short."""
     return {"actors": ("administrator", "operator", actor)}
+
+
+_FOUNDER: Final = {
+    "actors": ("producer", "administrator", "operator", "founder"),
+    "limits": replace(Limits(), topics=50, groups=28, stored_offsets=130),
+}
+"""There is room for few topics, and somebody who fills it."""
 
 
 def _snapshots_struck(moment: str, *strikes: str, found_as: str) -> Aim:
@@ -591,6 +603,23 @@ AIMED: dict[str, Aim] = {
             "only the changed namespace saved",
         )
     },
+    "room: topics under way take none": Aim(
+        lambda random: [], "what waits stays within its limits", _FOUNDER
+    ),
+    "room: what is lost with its leader keeps it": Aim(
+        _leaders_lost(_END_S, "depose", "transfer"), "room is given back", _FOUNDER
+    ),
+    "reset: done with its first part": Aim(
+        _leaders_lost_with_requests_under_way,
+        "acknowledged resets are in the log",
+        {"queues": 4, "limits": replace(Limits(), queues_per_command=1)},
+        or_as=("resets are ordered",),
+    ),
+    "descriptors: what cannot be opened is passed over": Aim(
+        _often("no descriptors", gap_s=1, seconds=(0, 3)),
+        "a node fails",
+        {"limits": replace(Limits(), queue_mappings=2, queue_units=4)},
+    ),
 }
 """By the name in `PLANTED`."""
 

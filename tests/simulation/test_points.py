@@ -32,7 +32,14 @@ _POINTS: Final = {
     *("pairs of kinds", "choreographies", "moments", "small limits", "messages beyond a limit"),
     *("retention by age", "topics made again", "two voters", "learners", "five nodes", "several groups"),
     *("damage while nodes run", "a core", "overload", "places that run out", "other futures"),
-    *("mixed releases", "clocks", "quiet clients", _ELSEWHERE),
+    *(
+        "room that runs out",
+        "descriptors that run out",
+        "mixed releases",
+        "clocks",
+        "quiet clients",
+        _ELSEWHERE,
+    ),
 }
 _FUTURES: Final = "other futures"
 _FUTURES_MAX: Final = 3
