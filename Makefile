@@ -74,7 +74,7 @@ $(STAMP): requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --require-hashes -r requirements.lock
 	# As pip does it, which takes one core for it; what hardly anything imports is compiled when it is first imported.
-	$(BIN)/python -m compileall -qq -j 0 -x '/(pandas|django|playwright|mypy|pip|setuptools|tests|mllib|ml)/' $(VENV)/lib || true
+	$(BIN)/python -m compileall -qq -j 0 -x '/(pandas|django|playwright|mypyc?|pip|setuptools|pkg_resources|tests|mllib|ml|connect|lexers|rich_rst)/' $(VENV)/lib || true
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	# Tests are left out: pytest compiles them in its own way.
 	$(BIN)/python -m compileall -qq -j 0 -x '/(test_[^/]*|conftest)\.py$$' $(ROOMS)
