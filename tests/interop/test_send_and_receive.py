@@ -7,6 +7,7 @@ broker's.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from contextlib import nullcontext, suppress
 from functools import partial
 
 import pytest
@@ -14,10 +15,12 @@ import pytest
 from tests.interop import wire
 from tests.interop.clients import CLOCKS_APART_MS, CPP, Client
 from tests.interop.cluster import Cluster
-from tests.interop.processes import Child, Event, wait_until
+from tests.interop.processes import Child, ChildError, Event, wait_until
 
 SEND_LIMIT_S = 240
 DELIVERY_LIMIT_S = 240
+PLACE_LIMIT_S = 30
+"""So long a member may look for its place; what it has missed by then comes no more."""
 
 
 def bodies(events: list[Event]) -> list[str]:
@@ -233,7 +236,8 @@ def test_restarted_consumer_continues_where_the_group_was(client: Client, topic:
 
 
 def test_broadcasting_group_gives_everything_to_everyone(client: Client, topic: str, group: str) -> None:
-    # A member looks for its place after it has said that it started: at the end, it might miss what is sent first.
+    # A member looks for its place after it has said that it started: at the end, it might miss what is sent first. The
+    # C++ client cannot be told to begin elsewhere: what its members have missed so is sent once more.
     begin = {} if client.name == CPP else {"from": "CONSUME_FROM_FIRST_OFFSET"}
     consumers = [
         client.start("push", topic=topic, group=group, broadcast=True, instance=f"member-{i}", **begin)
@@ -241,9 +245,11 @@ def test_broadcasting_group_gives_everything_to_everyone(client: Client, topic: 
     ]
     for consumer in consumers:
         consumer.wait_for("started", DELIVERY_LIMIT_S)
-    send(client, topic, count=40)
-
     everything = {f"m-{i}" for i in range(40)}
-    for consumer in consumers:
-        received = partial(everything_received, consumer, everything)
-        consumer.wait_until(received, DELIVERY_LIMIT_S, "every message at every member")
+    for limit_s in (*([PLACE_LIMIT_S] if client.name == CPP else []), DELIVERY_LIMIT_S):
+        send(client, topic, count=40)
+        with suppress(ChildError) if limit_s == PLACE_LIMIT_S else nullcontext():
+            for consumer in consumers:
+                received = partial(everything_received, consumer, everything)
+                consumer.wait_until(received, limit_s, "every message at every member")
+            return
