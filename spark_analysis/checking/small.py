@@ -160,25 +160,22 @@ def _found(key: str, one: Finding) -> Found:
 def _facts(operations: Sequence[Row], events: Sequence[Row]) -> dict[str, Any]:
     """Count the operations of the history; returns :func:`facts_of` them."""
     outcomes: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in operations:
-        outcomes[row["function"]][row["outcome"]] += 1
+    for (function, outcome), count in Counter(
+        (row["function"], row["outcome"]) for row in operations
+    ).items():
+        outcomes[function][outcome] = count
     nodes = Counter(row["node"] for row in events if row["kind"] not in ("fault", "note"))
-    first = min((row["invoke_ns"] for row in operations), default=None)
-    last = max((_end_ns(row) for row in operations), default=None)
+    begins = [row["invoke_ns"] for row in operations]
+    ends = [row["complete_ns"] for row in operations if row["complete_ns"] is not None]
     return facts_of(
         outcomes,
         transactions=sum(row["function"] == "append" and row["offsets"] is not None for row in operations),
         queues=len({row["key"] for row in operations} - {None}),
         clients=len({row["client"] for row in operations} - {None}),
-        first_ns=first,
-        last_ns=last,
+        first_ns=min(begins, default=None),
+        last_ns=max((*begins, *ends), default=None),
         replica_events=nodes,
     )
-
-
-def _end_ns(row: Row) -> int:
-    end: int = row["invoke_ns"] if row["complete_ns"] is None else row["complete_ns"]
-    return end
 
 
 def operation_of(row: Row) -> Operation:

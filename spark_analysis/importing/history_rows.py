@@ -26,6 +26,8 @@ from spark_analysis.importing.trace_rows import FILE_SHIFT, read_rows
 
 Row = dict[str, Any]
 _NAMES: Final = tuple(name for name, _, _ in schema.RECORD_COLUMNS)
+_OF_OPERATIONS: Final = _NAMES[: _NAMES.index(schema.OPERATION_NAMES[-1]) + 1]
+_NODE: Final = _NAMES.index("node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +73,21 @@ def trace_rows(path: str) -> HistoryRows | None:
     assert history.recorders is not None
     for part in parts:
         for values in read_rows(part):
-            row = dict(zip(_NAMES, values, strict=True))
-            record = row["record"]
-            if record == "damage":
-                history.damage.append(row | {"reason": row["detail"]})
-            elif record == "event":
-                history.events.append(row)
-            elif record in ("operation", "invocation"):
-                history.recorders.append((row["client"], row["node"], row["invoke_ns"]))
+            record = values[0]
+            if record in ("operation", "invocation"):
+                row = dict(zip(_OF_OPERATIONS, values, strict=False))
+                history.recorders.append((row["client"], values[_NODE], row["invoke_ns"]))
                 if record == "invocation":
                     # The file is whole, so a half is an operation that nobody ever answered.
                     op = row["op"] >> FILE_SHIFT << FILE_SHIFT
                     row |= {"record": "operation", "op": op + row["position"], "outcome": "info"}
                 history.operations.append(row)
+                continue
+            row = dict(zip(_NAMES, values, strict=True))
+            if record == "damage":
+                history.damage.append(row | {"reason": row["detail"]})
+            elif record == "event":
+                history.events.append(row)
     return history
 
 

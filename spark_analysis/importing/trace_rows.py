@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 from pyspark.sql.datasource import InputPartition
 
 from broker.trace import Damage, TraceFormatError, TraceHeader, parse_event, read_items
-from broker.trace.events import brief
+from broker.trace.events import MAX_INTEGER, brief
 from broker.trace.format import (
     F_APPEND,
     F_COMMIT_OFFSET,
@@ -169,7 +169,7 @@ class RowMaker:
             self.lost += not _has_number(item)
             return (self._damage(position, problem),)
         if kind in (OK, FAIL, INFO):
-            problem = _complaint(item, period)
+            problem = None if _is_plain_answer(item, period) else _complaint(item, period)
             if problem is not None:
                 self.lost += not _has_number(item)
                 return (self._damage(position, problem),)
@@ -322,6 +322,7 @@ def _is_plain_invocation(item: list[Any], period: Period) -> bool:
         and type(operation) is int
         and 0 <= operation < 1 << FILE_SHIFT
         and type(client) is str
+        and type(function) is int  # to `==` true is 1, too
         and type(key) is str
         and group is None
         and (
@@ -331,9 +332,46 @@ def _is_plain_invocation(item: list[Any], period: Period) -> bool:
                 and len(argument) == 1
                 and type(argument[0]) is str
             )
+            or (
+                function == F_READ
+                and type(argument) is list
+                and len(argument) == 2
+                and _is_plain_number(argument[0])
+                and type(argument[1]) is bool
+            )
             or (function == F_TAIL and argument is None)
         )
     )
+
+
+def _is_plain_answer(item: list[Any], period: Period) -> bool:
+    """The same for completions."""
+    if item[0] != OK or len(item) != 5:
+        return False
+    _, time_ns, operation, result, key = item
+    return (
+        type(time_ns) is int
+        and period.low_ns <= time_ns <= period.high_ns
+        and type(operation) is int
+        and 0 <= operation < 1 << FILE_SHIFT
+        and key is None
+        and (
+            _is_plain_number(result)
+            or (
+                type(result) is list
+                and len(result) == 4
+                and _is_plain_number(result[0])
+                and _is_plain_number(result[1])
+                and type(result[2]) is list
+                and all(type(value) is str for value in result[2])
+                and result[3] is None
+            )
+        )
+    )
+
+
+def _is_plain_number(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_INTEGER
 
 
 def _shape_problem(item: list[Any]) -> str | None:

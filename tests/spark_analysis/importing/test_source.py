@@ -16,8 +16,15 @@ from spark_analysis.checking.queues.log_model import LONGEST_NS
 from spark_analysis.importing import schema
 from spark_analysis.importing.arrow import arrow_table
 from spark_analysis.importing.history import doubtful_completions, join_halves
+from spark_analysis.importing.moments import Period
 from spark_analysis.importing.trace_reader import TraceReader, trace_files
-from spark_analysis.importing.trace_rows import TraceSplit, read_rows
+from spark_analysis.importing.trace_rows import (
+    TraceSplit,
+    _complaint,
+    _is_plain_answer,
+    _is_plain_invocation,
+    read_rows,
+)
 from tests.examples import examples
 
 if TYPE_CHECKING:
@@ -493,6 +500,39 @@ def test_any_records_become_rows_or_are_located(
         times += [row[name] for name in ("invoke_ns", "complete_ns") if row[name] is not None]
         assert row["record"] != "damage" or row["detail"]
     assert max(times, default=0) - min(times, default=0) < LONGEST_NS
+
+
+_PLAIN: list[list[Any]] = [
+    [INVOKE, 5, 0, "c", 1, "t/0", ["v"], None],
+    [INVOKE, 5, 0, "c", 2, "t/0", [3, False], None],
+    [INVOKE, 5, 0, "c", 3, "t/0", None, None],
+    [OK, 6, 0, 4, None],
+    [OK, 6, 0, [4, 3, ["v"], None], None],
+]
+_ODD: tuple[Any, ...] = (True, -1, 2**62 + 1, 2**62, 1.0, "", None, [], [0], ["v", 1], 1 << 40)
+
+
+def test_what_gets_the_cheap_check_alone_has_nothing_wrong() -> None:
+    def is_plain(record: list[Any]) -> bool:
+        check = _is_plain_invocation if record[0] == INVOKE else _is_plain_answer
+        return check(record, Period(0, 100))
+
+    bent = 0
+    for record in _PLAIN:
+        assert is_plain(record)
+        lists = [record, *(part for part in record if type(part) is list)]
+        for listed in lists:
+            for place in range(listed is record, len(listed)):
+                kept = listed[place]
+                for odd in _ODD:
+                    listed[place] = odd
+                    assert not is_plain(record) or _complaint(record, Period(0, 100)) is None, record
+                    bent += not is_plain(record)
+                listed[place] = kept
+            listed.append(None)
+            assert not is_plain(record)
+            listed.pop()
+    assert bent > 200
 
 
 def test_the_documentation_has_the_schema() -> None:
