@@ -199,8 +199,8 @@ class Recording:
 
 KINDS: Final[dict[str, Callable[[Recording], None]]] = {
     "stale-tail": Recording.stale_tail,
-    "inconsistent-offsets": Recording.duplicate_offset,
-    "phantom-value": Recording.phantom_value,
+    "duplicate-offset": Recording.duplicate_offset,
+    "unexplained-value": Recording.phantom_value,
 }
 
 
