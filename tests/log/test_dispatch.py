@@ -45,6 +45,13 @@ def test_tags_codes_of_delayed_messages_are_deliver_times(store: Store) -> None:
     assert [unit[2] - NOW for unit in codes if unit] == [1000, 10_000, 7_200_000, 7_200_000]
 
 
+def test_a_delay_begins_when_its_message_is_stored_however_late_it_is_dispatched(store: Store) -> None:
+    Writer(store).send("SCHEDULE_TOPIC_XXXX", 0)
+    store.dispatch(0, NOW + 60_000)
+    [queue] = store.queues
+    assert [due_ms - NOW for _, _, due_ms in units_of(queue)] == [1000]
+
+
 def test_records_with_ipv6_hosts_long_topics_and_odd_properties(store: Store) -> None:
     v6 = pack_host("2001:db8::1", 10911)
     cases = [

@@ -313,6 +313,12 @@ class TestTransfer:
         assert isinstance(vote, VoteResponse)
         assert vote.granted
 
+    def test_3_10_who_stands_by_its_leader_s_order_needs_the_log_that_others_need(self) -> None:
+        """The order may be late: its leader has given up meanwhile, and committed more."""
+        [vote] = sent(step(node([1, 1]), VoteRequest("c", "a", 2, 0, 1, leadership_transfer=True)))
+        assert isinstance(vote, VoteResponse)
+        assert not vote.granted
+
     def test_3_10_a_transfer_is_given_up_after_an_election_timeout(self) -> None:
         raft = node()
         become_leader(raft)

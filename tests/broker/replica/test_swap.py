@@ -112,6 +112,15 @@ def test_the_turn_takes_few_steps_of_the_disk_however_much_is_replaced() -> None
     assert large.bytes <= BYTES_MAX
 
 
+def test_commands_that_the_state_reflects_are_not_carried_out_again() -> None:
+    """They are behind the beginning of the log, which is sent from there on."""
+    group, away = behind(2, 10)
+    client = group.connect()
+    for number in range(3):
+        client.create_topic(f"late-{number}")
+    swap_of(group, away)
+
+
 def is_out(job: Job) -> bool:
     return job.what == "snapshot of the leader"
 
