@@ -77,6 +77,9 @@ class Context:
     most_learners: int
     queues_per_command: int
     """An order of an administrator that has more queues goes into the log in parts of so many."""
+    hears_of_all_clients: bool
+    """A new leader has room for all that its peers tell it of their clients at once. One that has not hears of some
+    half a minute later, with their next heartbeat: what wants no answer is dropped where others would be refused."""
     kept_ms: int
     """The age at which retention takes messages that do not wait."""
     queues: int

@@ -338,6 +338,7 @@ class World:
             fewest_voters=plan.shape.fewest_voters or plan.nodes,
             most_learners=plan.shape.most_learners,
             queues_per_command=plan.limits.queues_per_command,
+            hears_of_all_clients=plan.limits.unhandled == Limits().unhandled,
             kept_ms=plan.limits.reserved_hours * plan.limits.hour_ms,
             members=self.members,
             wishes=Wishes(frozenset(fault.kind for fault in plan.faults)),
