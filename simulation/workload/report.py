@@ -109,6 +109,19 @@ class _Reporter:
         self, queue: MessageQueue, connection: Connection, offset: int, pull: PendingCall | None
     ) -> None:
         """Notes a report that leaves now."""
+        if self.is_known:
+            self._chain(queue, connection).reports.append(_Report(offset, pull))
+        else:
+            # Where its group cannot be made, for want of room, nothing of it counts.
+            self._open.setdefault(queue, []).append(offset)
+        judge = self._context.judge
+        judge.asked_to_store(judge.asked(self.group, trace_key(queue), self.group, (), offset))
+        self._context.journal.did(
+            "offset reported one way" if pull is None else "offset reported with a pull"
+        )
+
+    def _chain(self, queue: MessageQueue, connection: Connection) -> _Chain:
+        """Returns the chain that a report which leaves now belongs to."""
         leadership = self._leadership(connection)
         chain = self._chains.get(queue)
         if chain is None or (chain.connection, chain.leadership) != (connection, leadership):
@@ -116,13 +129,8 @@ class _Reporter:
             if chain is not None:
                 self._open.setdefault(queue, []).extend(report.offset for report in chain.reports)
             chain = self._chains[queue] = _Chain(connection, leadership)
-        chain.reports.append(_Report(offset, pull))
         chain.last_ns = self._context.scheduler.now_ns
-        judge = self._context.judge
-        judge.asked_to_store(judge.asked(self.group, trace_key(queue), self.group, (), offset))
-        self._context.journal.did(
-            "offset reported one way" if pull is None else "offset reported with a pull"
-        )
+        return chain
 
     def was_told(self, queue: MessageQueue, connection: Connection, offset: int | None) -> None:
         """Judges a leader's answer to a question that came behind all reports on this connection. Raises Violation."""
