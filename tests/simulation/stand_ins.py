@@ -107,6 +107,7 @@ def replica(node_id: str = "n0", **said: Any) -> Any:
     usual = {
         "node_id": node_id,
         "raft": state,
+        "limits": InnerLimits(),
         "term": getattr(state, "term", 1),
         "leader": getattr(state, "leader", None),
         "serving": False,
@@ -132,7 +133,9 @@ def node(**said: Any) -> Any:
         "replica": said.get("replica") or replica(),
         "listeners": stand_in(arrivals=[], role_changes=deaf, commands=[]),
         "long_requests": stand_in(in_steps=()),
-        "_relayed": stand_in(forwarded=None, _received=None),
+        "_relayed": stand_in(forwarded=None, _received=None, _unhandled=stand_in()),
+        "_held": stand_in(_budget=stand_in()),
+        "_forwarding": stand_in(),
     }
     return stand_in(**(usual | said))
 

@@ -42,6 +42,7 @@ class World:
         )
         self.reports = Reports(context)
         self.reporter = self.reports.reporter("10.0.2.1")
+        self.reporter.is_known = True
 
     def reports_offset(self, offset: int, answer: int | None = None) -> None:
         """One way; with an answer in a pull that was answered so."""
@@ -86,6 +87,18 @@ def test_an_earlier_one_is_not_stored_in_the_end(world: World) -> None:
     world.reports_offset(3)
     with pytest.raises(Violation, match=STORED):
         world.ends_with(5)
+
+
+def test_of_a_group_that_cannot_be_made_nothing_need_count(world: World) -> None:
+    world.reporter.is_known = False
+    world.reports_offset(5)
+    world.tells(None)
+    world.tells(5)
+    world.ends_with(None)
+    world.reporter.is_known = True
+    world.reports_offset(3)
+    with pytest.raises(Violation, match=STORED):
+        world.tells(4)
 
 
 def test_with_a_pull_that_was_refused_it_need_not_count(world: World) -> None:
