@@ -33,13 +33,11 @@ def check_limits(host: BrokerHost) -> None:
     _check(host, "requests wait for a turn", unhandled, inner_limits.unhandled_max)
     metadata = node.replica.metadata
     # What brokers need for transactions they make without asking for room.
-    own_topics, own_offsets = (
-        CHECK_EXHAUSTED_TOPIC in metadata.topics,
-        metadata.offsets.by_group.get(PROGRESS_GROUP, {}),
-    )
+    own_topics = int(CHECK_EXHAUSTED_TOPIC in metadata.topics)
+    own_offsets = sum(map(len, metadata.offsets.by_group.get(PROGRESS_GROUP, {}).values()))
     _check(host, "topics are there", len(metadata.topics), limits.max_topics + own_topics)
     _check(host, "consumer groups are there", metadata.group_count, limits.max_groups)
-    stored = metadata.offsets.count - sum(map(len, own_offsets.values()))
+    stored = metadata.offsets.count - own_offsets
     _check(host, "offsets are stored", stored, limits.max_stored_offsets)
     unread_max = limits.max_pending_bytes_per_connection + UNREAD_BYTES_MAX
     for connection in process.connections():
