@@ -130,6 +130,7 @@ class HeartbeatsProcessor:
         # Register it here, whatever this node's role: a new leader is told by the nodes of the clients.
         data = decode_request(command.body, HeartbeatData)
         self._check(connection, data)
+        # What the client may be asked or told later is judged by its account (`AccessControl.may_publish`).
         access_key = command.fields.get(ACCESS_KEY, "") if self._requests.access is not None else ""
         client = RegisteredClient(
             connection, data.client_id, command.language_code, command.version, access_key
@@ -350,6 +351,7 @@ class HeartbeatsProcessor:
         expired = self._registry.drop_silent(self._time.now_ns)
         self._plan_expiry()
         for connection in expired.connections:
+            # A relayed client's socket is another node's, which judges its silence itself.
             if not isinstance(connection, RelayedConnection):
                 self._events.warn(
                     EventKind.CONNECTION_CLOSED,
@@ -411,6 +413,7 @@ class HeartbeatsProcessor:
                 one_way=True,
                 version=client.version,
             )
+            # The leader is to note language and version of the client, not of this node.
             heartbeat.language = client.language.name
             self._requests.forward_copy(client.connection, heartbeat)
         self._next_told.due_ns = self._time.now_ns if told == CLIENTS_AT_ONCE else NEVER

@@ -111,6 +111,7 @@ class LocksProcessor:
             for result in results:
                 assert isinstance(result, tuple), "the result of LockQueues"
                 granted |= dict.fromkeys(result)
+            # As the client named them, its broker's name included: it looks for them by that.
             held = [queue for queue in body.queues if (queue.topic, queue.queue_id) in granted]
             reply_json(connection, command, LockBatchResponseBody(held))
 
@@ -171,6 +172,8 @@ class LocksProcessor:
         if too_many <= 0:
             return
         expired_ms = self._time_ms() - self._ttl_ms
+        # Each new lock lets go of up to two that have expired (`LockTable.judge`): there is room if as many as are too
+        # many have.
         oldest = islice(locks.values(), too_many)  # refreshed last stands last
         if sum(lock.refreshed_ms < expired_ms for lock in oldest) < too_many:
             raise RequestError(

@@ -248,6 +248,7 @@ class DelayService:
                         return min(due_ns, now_ns + CLOCK_CHECK_NS)
                     break
             batch_bytes += size
+            # The first one goes whatever its size, or it would never.
             if at > offset and batch_bytes > limits.delivery_bytes_max:
                 break
             try:
@@ -292,6 +293,7 @@ class DelayService:
         assert level not in self._unsettled, (
             f"level {level} broke off at {self._unsettled[level]}, and nothing says so"
         )
+        # Room for all is asked for first: a batch that breaks off costs an entry which says where.
         leadership.check_may_append(1 + len(deliveries))
         index = leadership.store.log.last_index + 1
         announcement = DeliverDelayed(level, offset, len(deliveries), index)

@@ -89,6 +89,7 @@ def count_delivered(
     for done, offset in enumerate(offsets):
         unit = queue.unit(offset)
         entry = index + 1 + done
+        # The deliveries have their announcement's term. What another term has put behind it is something else.
         if entry > entry_log.last_index or entry_log.term_of(entry) != entry_log.term_of(index):
             return done
         if unit is None or state.store.is_gone(queue, unit):

@@ -148,6 +148,7 @@ class TimerService:
 
     def _arrived(self, arrivals: Iterable[Arrival]) -> None:
         for arrival in arrivals:
+            # A follower delivers nothing: it takes new ones into its index as many at a time as make a run.
             if arrival.topic == TIMER_TOPIC and (self._leads or self._index.behind >= self._index.run_units):
                 self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns)
 
@@ -275,6 +276,7 @@ class TimerService:
                 try:
                     delivery = delivery_of(self._leadership, queue, offset, unit, without_address)
                 except DamagedLogError:
+                    # It is the first that is due: nothing can go before it.
                     if step.limit == 0:
                         raise
                     break  # those before it need not wait for its repair
@@ -298,6 +300,7 @@ class TimerService:
         # The next leader counts the deliveries of the last announcement only.
         assert self._under_way is None, f"a batch is under way: {self._under_way}"
         assert not self._unsettled, f"a batch broke off behind {self._steps}, and nothing says so"
+        # Room for all is asked for first, as with delay levels.
         leadership.check_may_append(1 + len(found))
         index = leadership.store.log.last_index + 1
         # The floor may lie behind what is found here: a nearly full disk has each node delete its head by itself, so an

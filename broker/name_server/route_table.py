@@ -125,6 +125,8 @@ class RouteTable:
             now_ns,
         )
         is_master = broker_id == MASTER_ID
+        # Without a master the slave with the lowest id brings the topics; brokers before 5.x do not say whether they
+        # would act for it (`RouteInfoManager.registerBroker`).
         is_prime_slave = (
             header.enable_acting_master is not None
             and not is_master
@@ -151,6 +153,7 @@ class RouteTable:
         data = self._brokers.get(name)
         if data is None:
             data = BrokerData({}, name, header.cluster_name)
+        # A broker has one id: after an election its address comes with another (`RouteInfoManager.registerBroker`).
         addresses = {
             other_id: other
             for other_id, other in data.broker_addresses.items()
@@ -269,6 +272,7 @@ class RouteTable:
             while left > 0 and topics:
                 left -= 1
                 topic, _ = topics.popitem()
+                # A broker of that name may have registered anew, with this topic, since.
                 if topic not in own:
                     self._drop_queues(topic, name)
             if not topics:
@@ -357,6 +361,7 @@ class RouteTable:
         def changed(perm: int) -> int:
             return both if writable else perm & ~write
 
+        # To give it makes topics readable, too (`RouteInfoManager.operateWritePermOfBroker`).
         both, write = int(Permission.READ | Permission.WRITE), int(Permission.WRITE)
         count, topics = 0, list(self._topics_of.get(broker_name, ()))
         for begin in range(0, len(topics), TOPICS_AT_ONCE):
@@ -403,6 +408,8 @@ class RouteTable:
         if not data.broker_addresses:
             del self._brokers[name]
             self._leave_cluster(data.cluster, name)
+            # There may be a million: they are forgotten in steps, and not told meanwhile (`route` looks into
+            # `_topics_of`).
             if topics := self._topics_of.pop(name, None):
                 self._left.append((name, topics))
 

@@ -292,6 +292,8 @@ class NameServer:
         header = command.decode_fields(BrokerIdentityHeader)
         known = self.routes.data_version(header.cluster_name, header.broker_address)
         changed = known is None or known != decode_request(command.body, DataVersion)
+        # A broker that has changed registers next, which puts off its end as well
+        # (`DefaultRequestProcessor.queryBrokerTopicConfig`).
         if not changed:
             self.routes.heard(header.cluster_name, header.broker_address, request.now_ns)
         body = b"" if known is None else encode_body(known)

@@ -144,6 +144,7 @@ class OffsetCommits:
     def stage(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Stages a report that nobody waits for."""
         key = (group, topic, queue_id)
+        # The stored one is the last word on the queue only if nothing else is on its way.
         if key not in self._staged and self._proposed_last(key) is None:
             known = self._leadership.metadata.offsets.get((group, topic))
             if known is not None and known.get(queue_id) == offset:
@@ -268,6 +269,8 @@ class OffsetCommits:
             for number, part in enumerate(parts):
                 if number:
                     yield
+                # The leadership has ended: what of the order is in the log is the next leader's, and its sender was
+                # told.
                 if order.is_lost:
                     return
                 if offsets := offsets_of(part):
@@ -366,6 +369,8 @@ class OffsetCommits:
         )
         if count >= most:
             raise _too_many(most)
+        # A consumer group may have no settings and be known by its offsets alone: then it takes a place among
+        # `limits.max_groups`.
         if not metadata.knows_group(group):
             self._staged_claims.append(self._claim((group,)))
         self._staged_new += 1

@@ -79,6 +79,7 @@ class DeadOffsets:
             group, topic = key
             if (
                 key not in offsets
+                # The brokers' own consumer groups have no clients.
                 or is_system_group(group)
                 or self._registry.consumer_group(group) is not None
             ):
@@ -95,6 +96,7 @@ class DeadOffsets:
         metadata, queues = self._leadership.metadata, self._leadership.store.queues
         for queue_id, offset in metadata.offsets[key].items():
             queue = queues.get(key[1], queue_id)
+            # Of a queue that is not there nothing was deleted.
             if queue is None or offset >= queue.min_offset:
                 return False
         return True

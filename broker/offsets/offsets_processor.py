@@ -94,6 +94,8 @@ class OffsetsProcessor:
     ) -> None:
         offsets = self._leadership.metadata.offsets.get((header.consumer_group, header.topic), {})
         offset = offsets.get(header.queue_id)
+        # As `ConsumerManageProcessor.queryConsumerOffset`: a new consumer group misses nothing of a queue that is
+        # young.
         if offset is None and header.set_zero_if_not_found is not False and self._is_young(header):
             offset = 0
         if offset is None:
@@ -210,6 +212,7 @@ class OffsetsProcessor:
                 if (offset := stored.get((source, topic), {}).get(queue_id)) is not None
             ]
 
+        # Which of them would be new is counted only if there is no room for all.
         if not self._offsets.has_room(sum(map(len, offsets.values()))):
             self._offsets.check_room(target, {topic: offsets[topic] for topic in topics()})
         yield from self._offsets.order_in_steps(

@@ -236,6 +236,8 @@ class HeldPulls:
         self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, wanted: Filter
     ) -> None:
         """Holds a pull until a message comes or its time is over."""
+        # While it waits nothing is said of the queue's end, and so no barrier is needed; when its time is over there is
+        # one.
         self._stats.gets_missed += 1
         held = self._pull(connection, command, header, wanted)
         long_polling = self._settings.current.broker.long_polling
@@ -324,6 +326,8 @@ class HeldPulls:
             left -= some
             while some > 0 and place.stirred:
                 held, _ = place.stirred.popitem(last=False)
+                # It rests again before it meets its fate: there it stays unless something ends it, and there
+                # `_take_out` finds it.
                 place.rest[held] = None
                 some -= 1 + held.condition_length // _CHARACTERS_OF_ONE_MORE
                 self._meet(held)
@@ -336,6 +340,7 @@ class HeldPulls:
             request = self._taken_back.take()
             header = request.pull
             assert header is not None, "nothing but pulls is taken back"
+            # A pull that waits for a leader has the offset with which it came (`done_late` reads it anew).
             result = self._pull_anew(header, header.queue_offset)
             self._responses.respond_after_wait(request.connection, request.command, header, result)
         is_more = self._untold or self._stirred or self._taken_back
@@ -366,6 +371,7 @@ class HeldPulls:
                 table = (
                     self._by_group.get(whose) if isinstance(whose, str) else self._by_connection.get(whose)
                 )
+                # Those that are there now: they go while this is under way, and those that come know of the change.
                 pulls = iter([*(table or ())])
             some = [*islice(pulls, left)]
             if len(some) == left:
@@ -381,6 +387,7 @@ class HeldPulls:
                         place.stirred[held] = None
                         if not place.has_turn:
                             self._take_turn(place)
+        # All know what has happened to them. Those that leave are asked about it when they are handed on.
         if not self._untold and not self.leaving:
             self._changes.clear()
             self._gone.clear()
@@ -390,6 +397,7 @@ class HeldPulls:
         if held.connection in self._gone:
             return Fate.GONE
         changes = self._changes.get(held.header.consumer_group)
+        # It came behind the last of the changes, and was checked by what holds since.
         if changes is None or held.number > changes.number:
             return held.fate
         return max(held.fate, changes.fate_of(held))
@@ -414,6 +422,7 @@ class HeldPulls:
         """
         requests, header, checks = self._requests, held.header, self._checks
         try:
+            # The rules were read anew since it came: waiting must not keep for a client what it has lost.
             if requests.access is not None and requests.access is not held.access:
                 requests.access.check_again(held.connection.host, held.command)
                 held.access = requests.access
@@ -566,6 +575,7 @@ class HeldPulls:
             self._leave_places(held)
             if self._fate_of(held) is Fate.ANEW:
                 self._have_pulled_anew(held)
+            # Another node's clients are that node's: it asks the new leader itself.
             elif not isinstance(connection, RelayedConnection):
                 self._hand_on(held)
         self._hand_over()
@@ -601,6 +611,7 @@ class HeldPulls:
         count = self._places.taken
         assert (count == 0) == (not self._by_connection and not self.leaving), "the tables agree"
         assert count or not (self._conditions.taken or self._bytes.taken), "of pulls that are held"
+        # It may be the first of the heap: then the timer is to wait for the next one.
         if held.deadline_ns <= self._deadline.due_ns:
             self._forget_done()
 

@@ -68,6 +68,7 @@ class PullChecks:
 
     def filter_for(self, header: PullMessageHeader) -> Filter:
         """Returns which messages a pull wants. Raises `RequestError` where its subscription cannot be used."""
+        # Members subscribe to all of their retry topic (`DefaultMQPushConsumerImpl.copySubscription`).
         if header.topic.startswith(RETRY_PREFIX):
             return None
         sql_filters = self._settings.current.broker.sql_filters
@@ -95,6 +96,7 @@ class PullChecks:
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer's subscription to {header.topic} does not exist",
             )
+        # The client has subscribed anew, and its heartbeat has yet to come: it tries again.
         if subscription.sub_version < header.subscription_version:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST,

@@ -139,6 +139,7 @@ class PullProcessor:
         flags = header.sys_flag
         if flags & COMMITS_OFFSET and header.commit_offset >= 0 and not self._checks.is_broadcast(group):
             self._offsets.stage(group, topic, header.queue_id, header.commit_offset)
+        # Before the read: a pull that begins where it was sent ends the order, and is to be given messages at once.
         if metadata.parked.offsets:
             self._resets.pulled(group, topic, header.queue_id, header.queue_offset)
 
@@ -167,6 +168,7 @@ class PullProcessor:
             and not header.sys_flag & COMMITS_OFFSET
             and header.topic in metadata.topics
             and header.consumer_group in metadata.groups
+            # It was sent to the leader of a term: `forward` holds it until this node serves in that, or gives it back.
             and not isinstance(connection, RelayedConnection)
         ):
             try:

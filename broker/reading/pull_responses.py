@@ -58,6 +58,7 @@ class PullResponses:
             self._send_empty(connection, command, header, result)
             return
         loads, began_ns = self._loads, self._time.now_ns
+        # So near to the log's end the bytes are taken to be in memory: nobody waits for a disk when they are touched.
         if loads.reads.is_hot(result.position):
             if self._is_whole(connection, command, header, result):
                 self._send_found(connection, command, header, result, began_ns, is_near=True)
@@ -141,11 +142,14 @@ class PullResponses:
         if not named:
             return 0
         if not self._state.serving:
+            # It keeps a reader that is behind; one that has caught up goes to the leader, unless it was named for that
+            # one.
             own_id = follower_broker_id(self._followers.node_id)
             return own_id if not is_near or named in {_ANY_FOLLOWER, own_id} else 0
         followers = self._followers.linked_voters()
         if named != _ANY_FOLLOWER and any(follower_broker_id(node) == named for node in followers):
             return named
+        # The one that is named is away. Who could read from the leader then does.
         if not followers or (is_near and named != _ANY_FOLLOWER):
             return 0
         return follower_broker_id(followers[position // _SPREAD_BYTES % len(followers)])

@@ -47,11 +47,13 @@ def committed_record(state: State, physical_offset: int) -> memoryview | None:
         return None
     try:
         record = record_at(log, physical_offset)
+        # What is behind may be cut off again.
         if index_at(log, physical_offset - HEADER_BYTES) > state.applied_index:
             return None
         head = peek(record)
     except (OutOfRangeError, RecordError):
         return None
+    # The group's own records are stored like messages, and are none.
     if record[head.topic_begin : head.topic_end] == _INTERNAL_TOPIC:
         return None
     return record
@@ -140,6 +142,7 @@ class QueriesProcessor:
             record = committed_record(state, offset)
             if record is None or not _has_key(record, header.topic.encode(), header.key, unique=unique):
                 continue
+            # The first goes whatever its size: a key must not become unfindable by one long message.
             if len(found) >= limit or (found and size + len(record) > RESPONSE_BYTES_MAX):
                 break
             if not found:

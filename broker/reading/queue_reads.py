@@ -78,10 +78,13 @@ class QueueReads:
         """
         queue = self._state.store.queues.get(header.topic, header.queue_id)
         offset = header.queue_offset
+        # Before all else: an order stands wherever the consumer is.
         reset = self._resets.target(header.consumer_group, header.topic, header.queue_id)
         if reset is not None:
             return PullResult(ResponseCode.PULL_OFFSET_MOVED, RESET, reset, queue)
         if queue is None:
+            # At 0 a consumer may wait for the first message; elsewhere it is sent to the beginning
+            # (`PullMessageProcessor`).
             code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
             return PullResult(code, "NO_MATCHED_LOGIC_QUEUE", 0, None)
         end = queue.max_offset

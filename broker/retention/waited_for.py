@@ -25,6 +25,7 @@ def first_waiting_position(store: StoredMessages, metadata: Metadata) -> int | N
     first_position = store.log.first_position
     positions: list[int] = []
     for queue, pending in _queues(store, metadata):
+        # Before its end only a disk that is nearly full takes what waits.
         offset = max(pending, queue.min_offset)
         unit = queue.unit(offset)
         if unit is not None and not store.is_gone(queue, unit):

@@ -64,13 +64,18 @@ class BatchProperties:
     def _make_alike(self, properties: Sequence[bytes]) -> tuple[list[bytes], str] | None:
         """Does as `complete` for plain properties that differ in values only; None for others."""
         columns = property_columns(properties)
+        # What may have to wait is judged one by one, and messages without a key are each given one of their own.
         if columns is None or not self._envelope.is_plain or UNIQ_KEY not in columns.values:
             return None
         first, rows, values = columns.first, columns.rows, columns.values
         keys = rows[:, values[UNIQ_KEY]]
+        # Long ones are to be measured and their keys counted; a key that is not ASCII is told otherwise than it is
+        # stored.
         if len(first) + len(self._shared) >= SHORT_CHARACTERS or (keys >= _NOT_ASCII).any():
             return None
         own = read_properties(str(first, "utf-8", "surrogateescape"))
+        # WAIT=true is left out and any other value is stored: where messages differ in it, so does what is stored of
+        # them.
         if not own.is_plain or columns.differ_in(WAIT) or columns.differ_in(_POP_RECEIPT):
             return None
         # Those for the broker alone are not stored, as `read_properties` says.
@@ -78,6 +83,7 @@ class BatchProperties:
         for name, value in values.items():
             if name == _POP_RECEIPT or (name == WAIT and first[value] == b"true"):
                 stays[value.start - len(name) - 1 : value.stop + 1] = False
+        # What is added behind a message's own properties is the same for all, and is learnt from the first.
         (stored,), unique_key = self._make_each(properties[:1])
         kept = rows[:, stays]
         width = kept.shape[1]
@@ -102,6 +108,7 @@ class BatchProperties:
             item_text = str(properties, "utf-8", "surrogateescape")
             own = read_properties(item_text)
             if len(item_text) + len(shared) >= SHORT_CHARACTERS:
+                # Own and shared ones are stored together, so it is together that they must not be too long.
                 separator = "" if item_text[-1:] in ("", "\x02") else "\x02"
                 check_properties(item_text + separator + shared, self._topic)
             if own.unique_key is None:
@@ -109,6 +116,7 @@ class BatchProperties:
             else:
                 text, unique_key = add_to(own.text + keyless, own.unique_key, group_ms)
             if not (own.is_plain and envelope.is_plain):
+                # RocketMQ's client refuses delayed messages in a batch itself (MessageBatch).
                 self._check_plain(SentProperties(text, unique_key, False))
             stored = text.encode("utf-8", "surrogateescape")
             if len(stored) > MAX_PROPERTIES_BYTES:

@@ -108,6 +108,8 @@ class Batches:
         `RequestError` for records that would be too long together or have too many keys, as `check_properties`, and
         `RecordError` for a body that is not a batch.
         """
+        # From counts alone, before anything is made: the bytes of the body, and for each message what a record has more
+        # than an item.
         shared = terminated((header.properties or "").encode())
         beside = SMALLEST_RECORD_BYTES + len(header.topic) + len(shared) + self._added.bytes
         size_max = GROWTH_MAX * self._settings.current.storage.max_message_bytes
@@ -150,6 +152,7 @@ class Batches:
         host, left = self._host, len(messages.flags)
         message_ids: list[str] = []
         for first_offset, offsets in self._leadership.batches.append(batch, common, messages, pending):
+            # The producer is told one offset, that of the first: the others follow it without a gap.
             if not message_ids:
                 pending.queue_offset = first_offset
             message_ids.append(offset_message_ids(bytes.fromhex(host), offsets))

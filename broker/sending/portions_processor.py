@@ -97,6 +97,8 @@ class PortionsProcessor:
             self._give_back(key)
             reply_unknown(connection, command)
 
+        # The floor: no message of the portion is before it, as its writer hears of it only when this command is
+        # committed, and with that everything before it.
         position = self._leadership.store.log.end_position
         self._under_way[key] = self._under_way.get(key, 0) + 1
         try:
@@ -137,6 +139,7 @@ class PortionsProcessor:
         portions = self._leadership.metadata.writers.portions
         count = len(portions) + len(self._under_way)
         most = self._settings.current.limits.max_writers
+        # Only a new writer takes a place; who is known, or is becoming known by another request, goes on.
         if key not in portions and key not in self._under_way and count >= most:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
@@ -164,6 +167,7 @@ class PortionsProcessor:
             return
         log.info("writers that were silent for long are forgotten", count=len(silent))
         try:
+            # The time goes with the names: a writer that is heard of before this is applied stays (`Writers.forget`).
             self._leadership.propose_command(ForgetWriters(silent, before_ms))
         except (ReplicaError, DiskFullError):
             pass  # the next look comes to them again

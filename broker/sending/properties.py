@@ -84,6 +84,7 @@ def read_properties(text: str | None) -> SentProperties:
     if text[-1] != "\x02":
         text += "\x02"  # which older clients leave out
     before, found, rest = text.rpartition(_UNIQUE_KEY)
+    # Only at the beginning of an entry: another property's name may end in the same letters.
     if found and (not before or before[-1] == "\x02"):
         unique_key, _, after = rest.partition("\x02")
         if unique_key:
@@ -115,6 +116,7 @@ def _stored(text: str) -> str:
     if _WAIT in text:
         if text.startswith(_WAIT):
             text = text[len(_WAIT) :]
+        # With the separator before it: another property's name may end in WAIT.
         text = text.replace("\x02" + _WAIT, "\x02")
     return text
 

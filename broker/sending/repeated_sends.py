@@ -138,6 +138,7 @@ class RepeatedSends:
 
         Raises `RequestError` for a send without a key, `OverloadedError` where too much waits already.
         """
+        # By identity: another attempt with the same key was not looked up.
         if command is self._decided:
             return True
         floor = header.once
@@ -147,6 +148,7 @@ class RepeatedSends:
         end = self._leadership.store.log.end_position
         if header.again or self.suspect == _EVERYTHING:
             self.suspect = end
+        # A floor is told of what is committed, and all of that is in the log of every leader (5.4.3).
         if floor > end:
             raise RequestError(
                 ResponseCode.ONCE_UNDECIDABLE,
@@ -156,6 +158,7 @@ class RepeatedSends:
         key = _first_key(command, header, properties)
         name = (header.topic, key)
         decision = self._decisions.get(name)
+        # Attempts that wait for another's decision take memory, too.
         self._budget.take(connection, command)
         if decision is not None:
             decision.others.append((connection, command))
@@ -201,6 +204,7 @@ class RepeatedSends:
         try:
             for _ in self._find(decision):
                 yield
+                # Another leader may have appended the message since, where this search has been already.
                 if not self._leadership.serving or self._leadership.term != decision.term:
                     self.lost(decision)
                     return
@@ -224,6 +228,8 @@ class RepeatedSends:
         if self._leadership.batches.under_way is not None:
             self._leadership.when_applied(decision)  # as above: another batch has begun meanwhile
             return
+        # This decision is over when what is in the log now is applied. An attempt that is kept behind a batch instead
+        # of being appended comes through here again.
         decision.appended = True
         self._decided = command
         try:
@@ -237,6 +243,7 @@ class RepeatedSends:
         if decision.appended:
             self._end(decision)
         else:
+            # Nothing of these is in the log: the next leader may have them as they came.
             self._leave(decision, [(decision.connection, decision.command), *decision.others])
 
     def _end(self, decision: "_Decision") -> None:
@@ -269,6 +276,7 @@ class RepeatedSends:
         """
         store = self._leadership.store
         floor = decision.floor
+        # What was deleted between the floor and the log's head may have been this message.
         if floor < store.log.first_position:
             raise _UndecidableError(
                 f"the log begins at {store.log.first_position}: what was stored behind {floor} is not known any more"

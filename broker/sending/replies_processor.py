@@ -115,6 +115,7 @@ class RepliesProcessor:
         else:
             header = command.decode_fields(SendMessageHeaderV2)
         properties = terminated((header.properties or "").encode())
+        # What could be refused is checked before the push, which cannot be taken back.
         answering = _Reply(connection, command, self._check(header, properties, len(command.body)))
 
         def pushed(answer: RemotingCommand | None) -> None:
@@ -133,6 +134,7 @@ class RepliesProcessor:
             answering.refusal = "reply message properties[REPLY_TO_CLIENT] is null"
         elif client is None:
             answering.refusal = f"push reply message fail, channel of <{requester}> not found."
+        # That link carries the responses to all clients of the requester's node.
         elif client.connection.is_link_full():
             answering.refusal = (
                 f"push reply message to {requester} fail: too much waits for the link to its node"
@@ -210,6 +212,7 @@ class RepliesProcessor:
             header, answering.connection, answering.queue_id, answering.command.body, properties
         )
         try:
+            # Leadership or room may have been lost while the requester was asked.
             self._leadership.check_may_append()
             offset, answering.queue_offset = self._leadership.append_message(message, answering)
         except (ReplicaError, DiskFullError, RecordError, EntryTooLargeError) as error:

@@ -107,6 +107,7 @@ class SendBackProcessor:
         # Decide: a retry, or a dead letter after the last one, or where the client wants no more (a negative level),
         # or where the properties leave no room for those of a retry.
         topic, queues = RETRY_PREFIX + group.group_name, group.retry_queue_nums
+        # Level 0 leaves it to the broker (`AbstractSendMessageProcessor.consumerSendMsgBack`).
         level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
         level = min(level, self._delay_levels)
         if (
@@ -125,6 +126,7 @@ class SendBackProcessor:
 
         # Write.
         leadership.check_may_append()
+        # The topic may have fewer queues than the consumer group's settings ask for by now.
         queue_id = self._random.randrange(0, max(1, min(queues, config.write_queue_nums)))
         self._append(record, topic, queue_id, level, ReplyWhenCommitted(connection, command))
         origin = get_property(record.properties, RETRY_TOPIC)
@@ -139,6 +141,7 @@ class SendBackProcessor:
         topics = topics_of(view)
         if topics[0] in WAITING_TOPICS:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        # The topic that the request names is the one for which its account was judged.
         if self._requests.access is None or header.origin_topic in topics:
             return
         if not self._registry.may_read(header.group, topics):
@@ -168,6 +171,7 @@ class SendBackProcessor:
             message = stored_again(record, topic, queue_id, _dead_letter_properties(record))
         else:
             message = _retry(record, topic, queue_id, level)
+        # Of a dead letter, too, as in RocketMQ.
         message.reconsume_times += 1
         try:
             self._leadership.append_message(message, waiter)

@@ -219,6 +219,7 @@ class SendProcessor:
             raise too_long(len(body), body_bytes_max)
         if header.properties and len(header.properties) > SHORT_CHARACTERS:  # shorter ones break no limit
             check_properties(header.properties, header.topic)
+        # After the check: what the broker adds has room of its own (broker/remoting/property_room.py).
         stored, unique_key = self._added.add_to(properties.text, properties.unique_key, self._time.group_ms)
         message = sent_message(header, connection, queue_id, body, stored.encode())
         if not properties.is_plain:
@@ -227,6 +228,7 @@ class SendProcessor:
             message.properties = fitted(message.properties)
         pending = PendingSend(self._stats, connection, command, queue_id, unique_key, self._host)
         try:
+            # The producer need not wait until the message is in its queue, where consumers find it.
             pending.physical_offset, pending.queue_offset = self._leadership.append_message(
                 message, pending, told_at_commit=True
             )

@@ -71,6 +71,7 @@ class Creations:
                     topics[command.config.topic_name] = None
                 elif command.if_absent:
                     continue
+                # Negative where a topic is to have fewer: that makes room for the others of the same request.
                 queues += queues_of(command.config) - (0 if known is None else queues_of(known))
             elif isinstance(command, PutGroup):
                 groups[command.config.group_name] = None

@@ -284,6 +284,8 @@ class TopicsProcessor:
         command: DeleteTopic | DeleteGroup,
         concerns: Callable[[str, str], bool],
     ) -> None:
+        # What is reported until then goes before the deletion: behind it, it would be of a new topic or consumer group
+        # of that name.
         end = self._offsets.begin_deletion(concerns)
 
         def done(_: object) -> None:

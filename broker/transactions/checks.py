@@ -137,6 +137,7 @@ class TransactionChecks:
         now_ns = self._time.now_ns
         if now_ns >= self._pass_due_ns:
             self._pass_due_ns = now_ns + self._interval_ns
+            # Of very many a pass takes longer than the interval: the one under way goes on instead.
             if not self._remaining:
                 self._remaining.extend(self._decisions.state.open_before(self._decisions.half_queue_end()))
                 self._note_progress()
@@ -201,6 +202,7 @@ class TransactionChecks:
         age_ms = self._time.group_ms - head.store_timestamp
         times = decisions.state.times(half_offset)
         reserved_ms = self._settings.current.retention.reserved_hours * self._leadership.limits.hour_ms
+        # One that is as old as the log may get would keep the head of the log (broker/retention/waited_for.py).
         if times >= self._check_max or age_ms > reserved_ms:
             self._give_up(decode_record(record), times)
             return None
@@ -210,6 +212,7 @@ class TransactionChecks:
         # A negative age says that the clock was set back: better asked than forgotten.
         if 0 <= age_ms <= (timeout_ms if immunity_ms is None else immunity_ms):
             return None
+        # Looked for before anything is counted: without a producer there is no question.
         if self._producer(properties) is None:
             return None
         return decode_record(record)
@@ -237,6 +240,7 @@ class TransactionChecks:
             self._leadership.propose_command(PutTopic(topic, self._time.group_ms, if_absent=True))
             self._topic_under_way = True
         try:
+            # Behind the command that makes the topic, if there was none: so it exists wherever the copy is applied.
             self._decisions.give_up(half, times)
         except RequestError as error:
             log.warning("half message dropped", offset=half.queue_offset, reason=error.remark)
@@ -250,6 +254,8 @@ class TransactionChecks:
         first_open = state.first_open(end)
         queue = self._leadership.store.queues.get(HALF_OPERATIONS_TOPIC, 0)
         progress = {HALF_TOPIC: first_open}
+        # Operation messages stand in the order of decisions, not of half messages: only when all is decided and written
+        # nothing before their end is needed.
         if queue is not None and first_open == end and not state.operations_owed:
             progress[HALF_OPERATIONS_TOPIC] = queue.max_offset
         changed = tuple(
@@ -271,6 +277,7 @@ class TransactionChecks:
         self._under_way = False
         self._deadline.due_ns = self._time.now_ns
         for half in halves:
+            # It may have been decided, or its producer gone, while the count was on its way through the log.
             client = self._producer(half.properties) if self._decisions.is_open(half.queue_offset) else None
             target = destination(half)
             if client is not None and target is not None:
@@ -366,6 +373,7 @@ class TransactionChecks:
         if again is not None:
             self._ask_from_the_start(connection, command, again.queue_offset)
             return
+        # Until it is committed the index does not lead to the new half message.
         if header.message_id in self._resuming:
             raise RequestError(ResponseCode.SYSTEM_BUSY, f"{header.message_id} is being resumed")
         self._leadership.check_may_append()

@@ -151,6 +151,7 @@ class Decisions:
         # One entry decides: this request appends it, or joins the request that has, or is told what the log says.
         half_offset = half.queue_offset
         deciding = self._deciding.get(half_offset)
+        # Immunity bounds new decisions only: a repeated one hears what the first one came to.
         if deciding is None and self.state.is_open(half_offset):
             self._check_immunity(half, header)
             deciding = (
@@ -177,6 +178,8 @@ class Decisions:
         if view is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         head = peek(view)
+        # What is looked at, and in which order, is `EndTransactionProcessor.checkPrepareMessage`'s, so that clients get
+        # its words.
         if view[head.topic_begin : head.topic_end] != HALF_TOPIC_BYTES:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
@@ -248,6 +251,7 @@ class Decisions:
                 f"topic[{'' if target is None else target.topic}] of the transaction does not exist (any more)",
             )
         topic, queue_id = target
+        # Nothing is decided: the topic may get the queue back before the transaction is given up.
         if queue_id >= queues_of(config):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
@@ -277,6 +281,7 @@ class Decisions:
             self._leadership.append_message(message, deciding)
         except (RecordError, EntryTooLargeError) as error:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        # Only what is in the log: a decision that was refused leaves the transaction open.
         self._deciding[half.queue_offset] = deciding
         return deciding
 
@@ -353,6 +358,8 @@ class Decisions:
 
     def _role_changed(self) -> None:
         if not self._leadership.serving:
+            # Those who wait hear that the outcome is unknown from their waiters. The next leader has the entries, or
+            # nobody ever will.
             self._deciding.clear()
             self._operations_under_way = False
             self._operations.due_ns = NEVER

@@ -63,6 +63,7 @@ def check_no_half(properties: Mapping[bytes, bytes]) -> None:
 def check_room(leadership: Appends, settings: Settings) -> None:
     """Raises `OverloadedError` while there are as many undecided transactions as the settings allow."""
     state = leadership.metadata.transactions
+    # Beyond the horizon all are open, those that are not committed yet among them.
     count = leadership.queue_end(HALF_TOPIC, 0) - state.horizon + len(state.times_checked)
     most = settings.limits.max_open_transactions
     if count >= most:
@@ -109,6 +110,7 @@ def hide_half(
         message.properties, message.topic, message.queue_id, unique_key.encode(), header.producer_group
     )
     if len(stored) > MAX_PROPERTIES_BYTES - LATER_BYTES:
+        # Where it is meant for is taken out again when it is committed, and leaves its room to what comes later.
         longest = MAX_PROPERTIES_BYTES - LATER_BYTES + len(stored) - len(without_address(stored))
         stored = fitted(stored, longest)
         if len(stored) > longest:
@@ -119,4 +121,6 @@ def hide_half(
             )
     message.properties = stored
     message.topic, message.queue_id = HALF_TOPIC, 0
+    # With the bits of a half message it would get no unit in its queue
+    # (`TransactionalMessageBridge.parseHalfMessageInner`).
     message.sys_flag &= ~SYS_FLAG_TRANSACTION_MASK

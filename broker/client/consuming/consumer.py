@@ -183,6 +183,7 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
+        # From here on nothing counts as finished: what is stored is what the application was done with when it left.
         readers = list(self._intake.readers.values())
         for reader in readers:
             reader.drop()
@@ -193,6 +194,7 @@ class Consumer:
                     "consumer group %s: an offset was not stored at the end: %s", self.group, failure
                 )
 
+        # Offsets come first, and have most of the time: a broker that is not told of the end notices later.
         with self._runtime.move_on_after(CLOSE_TIMEOUT_S * 2 / 3, shield=True):
             await (store() if self.order_locks is None else self.order_locks.close(store))
         self._stored.close()

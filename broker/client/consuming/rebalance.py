@@ -121,6 +121,7 @@ class Assignment:
             self._complaints.pop(topic, None)
             if share is None:
                 failed.append(topic)
+                # The brokers have not heard of this member yet, or have forgotten it.
                 await self._core.heartbeat()
             else:
                 await self._take_up(topic, share)

@@ -298,6 +298,7 @@ class OneSend(Call):
             await runtime.sleep(pause_s)
             del trouble.failed[:-1]
         self._route = await self.sender.new_route(self._outgoing.topic, end_ns, self._route)
+        # An outcome that is unknown already loses nothing by an attempt that is cut off.
         return end_ns - runtime.now_ns() > (0 if self._maybe_stored else _ATTEMPT_MIN_NS)
 
     def _has_untried_member(self) -> bool:

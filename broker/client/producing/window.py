@@ -106,6 +106,7 @@ class Window:
             self._end(send, result, None)
 
     def _end(self, send: OneSend, result: SendResult | None, error: ClientError | None) -> None:
+        # It was told of when the window was closed.
         if self.is_closed:
             return
         del self._under_way[send]

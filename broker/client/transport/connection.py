@@ -136,6 +136,7 @@ class Connection:
         call.opaque = opaque
         call.start_byte = self._out.queued_bytes
         is_alone = not calls
+        # Before its bytes leave: `close` ends what is in the table, and a write that fails closes.
         calls[opaque] = call
         if call.deadline_ns < self._watched_until_ns:
             self._watched_until_ns = call.deadline_ns
@@ -310,6 +311,7 @@ class Connection:
         self.close_reason = reason
         self._stream.close()
         self._out.close()
+        # Closed and empty before they are told: what they begin anew has to go elsewhere.
         calls = list(self.calls.values())
         self.calls.clear()
         for call in calls:

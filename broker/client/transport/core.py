@@ -86,6 +86,7 @@ class ClientCore:
     async def __aenter__(self) -> Self:
         if self._task_scope is not None:
             raise UsageError("a client is entered once; make a new one")
+        # A cancelled block still tells brokers that it leaves, and stores offsets: the connections must outlive it.
         self._task_scope = self.runtime.task_group(shielded=True)
         self.tasks = await self._task_scope.__aenter__()
         self.pool = ConnectionPool(self.runtime, self.tasks, self._handlers, self._greet, self._credentials)
@@ -136,6 +137,7 @@ class ClientCore:
                 self.tasks.start_soon(self._connect_quietly, address)
             elif (pending := self._start_heartbeat(connection)) is not None:
                 greeted.append((address, pending))
+        # All are on their way before the first response is waited for: one slow broker delays no other's heartbeat.
         for address, pending in greeted:
             try:
                 response = await pending.wait()

@@ -104,6 +104,7 @@ class ConnectionPool:
             elif connection is not None:
                 connection.close("not introduced in time")
             opening.done.set()
+        # With credentials it runs since it was introduced.
         if opened is not None and self._credentials is None:
             await opened.run()
 

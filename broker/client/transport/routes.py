@@ -243,6 +243,7 @@ class RouteCache:
             tuple(queue._replace(topic=topic) for queue in queues if queue.queue_id < DEFAULT_TOPIC_QUEUES)
             for queues in (default.writable, default.permitted)
         )
+        # Not kept: when the first send has created the topic, it has a route of its own.
         return TopicRoute(topic, default.brokers, permitted, writable, permitted)
 
     async def refresh(self, topic: str) -> TopicRoute:
@@ -257,6 +258,7 @@ class RouteCache:
             self._tasks.start_soon(self._refresh, topic, refresh)
         await refresh.done.wait()
         if refresh.error is not None:
+            # All who asked meanwhile raise the same object: each would add its own way to the traceback.
             raise refresh.error.with_traceback(None)
         return self._routes[topic]
 

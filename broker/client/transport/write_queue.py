@@ -91,6 +91,7 @@ class WriteQueue:
                 continue
             buffers, self._backlog = self._backlog, []
             size, self._backlog_bytes = self._backlog_bytes, 0
+            # Counted before they go: if the connection breaks meanwhile, nobody knows which of them have arrived.
             self.handed_bytes += size
             self._writing = True
             await self._stream.send_all(buffers)
