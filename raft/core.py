@@ -244,6 +244,7 @@ class Raft:
         """
         term = self._state.term
         match message:
+            # The entry that a leader may append for the first of these it does not append while `lacks_room`.
             case RecoveryRequest() | VoteRequest(pre_vote=True):
                 return False
             case AppendRequest():
@@ -286,6 +287,8 @@ class Raft:
         match message:
             case AppendResponse():
                 if self._leader is not None:
+                    # There is one for every append: only what a commit may change is looked at, and only where there
+                    # was one.
                     committed = state.commit_index
                     self._leader.append_response(message, now)
                     if state.commit_index > committed:
@@ -309,6 +312,7 @@ class Raft:
                     self._step_down_if_removed(now)
             case TimeoutNow():
                 # Dissertation 3.10: an election at once, without a PreVote, since the old leader asked for it.
+                # Nor does one stand that recovers: with its marked vote it would need those of all (recovery.py).
                 if state.may_campaign and self._leader is None and recovery is None:
                     self._begin_vote(now, Cause(Reason.TRANSFER, message.source))
             case RecoveryRequest():
@@ -327,6 +331,7 @@ class Raft:
             # A question changes no term; a node without a term enters one when it has heard enough.
             return True
         if message.term > state.term:
+            # A request for a vote is answered whether it raises our term or not: a no may end a round that is in vain.
             if not isinstance(message, VoteRequest) or self._request_raises_term(message, now):
                 self._become_follower(message.term, now, self._cause_of_term(message, now))
             return True
@@ -356,6 +361,8 @@ class Raft:
             if silence_ns is not None:
                 cause = Cause(Reason.MAJORITY_LOST, after_ns=silence_ns)
                 self._become_follower(self._state.term, now, cause)
+                # Nobody leads, so that there is no silence to be waited for. The line begins behind the former leader:
+                # unless it is a preferred one, this node stands last in it.
                 self._election.ask_soon(now)
             return
         if self.recovery is not None:
@@ -416,6 +423,8 @@ class Raft:
             self._election.led_by(leader)
             state.set_role(Role.FOLLOWER, leader, Cause(Reason.LEADER_HEARD, leader))
             if self.recovery is not None:
+                # The mode ends by the answer of this leader: the next round of asking may be half an election timeout
+                # away.
                 self.recovery.ask(leader)
         self._election.heard_leader(now)
 
@@ -498,6 +507,8 @@ class Raft:
         if term is None:
             return
         recovery.learned(now)
+        # Noted before the term is: a crash between the two would leave a node with a term that does not know of its
+        # former votes, and votes again.
         self._state.effects.append(RecoveryChanged(Loss.VOTE))
         if term <= self._state.term:
             # A log from a backup is of that term; from now on the node itself is, and may acknowledge entries in it.
@@ -521,6 +532,8 @@ class Raft:
             recovery.vote_is_used = True
             if state.vote is None:
                 state.save_hard_state(state.term, state.leader or state.node_id)
+        # Behind the vote in the list of effects, too: a crash between the two must not leave a node that votes as
+        # others do, and has its vote of this term still.
         if recovery.group_is_new or is_over:
             self.recovery = None
             state.recovering = state.withholds = False

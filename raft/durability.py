@@ -5,6 +5,7 @@ place, and its end says nothing about those. So each truncation opens a new gene
 the generation with the index, and of a report from an older one only that part counts that no later truncation cut.
 """
 
+# A flush that outlives more of them counts for nothing: what it has made durable the next one says.
 _TRUNCATIONS_REMEMBERED = 64
 
 
@@ -28,6 +29,7 @@ class PersistedIndex:
         """The log was truncated to `last_index`, or began anew after it."""
         self.generation += 1
         self.index = min(self.index, last_index)
+        # Whatever an earlier cut left behind this index, this one takes.
         while self._cuts and self._cuts[-1][1] >= last_index:
             self._cuts.pop()
         self._cuts.append((self.generation, last_index))

@@ -33,6 +33,7 @@ from raft.quorum import VoteTally
 from raft.reasons import Cause, Reason
 from raft.state import NodeState
 
+# Rounds are no longer than the shortest election timeout: from here on nothing would change but the size of the number.
 _DOUBLINGS_MAX = 32
 
 _VOTE_ROUNDS = 4
@@ -142,6 +143,8 @@ class Election:
         """Asks for votes when it is this node's turn, as there is no leader to wait for."""
         rank = self._rank()
         wait = 0
+        # The first in line asks at once, as nobody else does then. Two may meet behind a round without a result, and
+        # where this node has followed nobody: the others may have, and see another line.
         if rank or self._attempts or self._former_leader is None:
             span = self._round()
             wait = rank * span + self._state.random.randrange(0, max(span // 2, 1))
@@ -210,6 +213,8 @@ class Election:
                 state.save_hard_state(state.term, state.node_id if forgets_votes else request.source)
             # 5.2: whoever grants a vote begins its election timeout anew.
             self.restart_timer(now)
+            # Whoever has given its vote makes way for that campaign: it asks nobody itself, for some rounds
+            # (`_prefers_another`).
             self._voted_at = now
             self._pre_votes = None
         elif self._in_line and request.pre_vote and self._has_more_than(request):
@@ -338,12 +343,15 @@ class Election:
         """Counts a vote of a round under way; returns True when we have won by it what it was asked for."""
         state = self._state
         tally = self._pre_votes if response.pre_vote else self._votes
+        # An answer to a campaign that is over: no vote is for another term than the one that was asked for (5.2).
         if tally is None or response.request_term != (state.term + 1 if response.pre_vote else state.term):
             return False
         tally.record(response.source, response.granted, marked=response.recovering)
         asked = tally.needs(response.lost_voters)
         tally.record(state.node_id, True, marked=state.recovering)  # who is being removed may be one of them
         self._ask_or_count_out([node for node in asked if node != state.node_id], tally)
+        # A marked yes can end a round, too: it is no part of a majority (`VoteTally.lost`). Where this one has won, the
+        # other tally may be lost: giving up would drop both.
         if not tally.won and (not response.granted or response.recovering):
             self._give_up_if_lost(now)
         return tally.won
@@ -366,6 +374,7 @@ class Election:
         lost_term = self._votes is not None and self._votes.lost
         if lost_term:
             self._votes = None
+        # While a PreVote is under way the round goes on without the votes of the term.
         if self._pre_votes.lost if self._pre_votes is not None else lost_term:
             self._pre_votes = self._votes = None
             self._attempts += 1

@@ -58,6 +58,7 @@ class Follower:
         if request.spans:
             if news or state.persisted.index >= last_index:
                 self._answer_due = True
+        # Round 0 tells a commit index, and wants no answer.
         elif request.round:
             self._answer_due = True
 
@@ -111,6 +112,7 @@ class Follower:
     def _refuse(self, request: AppendRequest) -> None:
         """Refuses, with a hint that lets the leader pass over a whole term at a time (the end of 5.3)."""
         state = self._state
+        # A refusal, too, says that its leader was heard in this round (dissertation 6.4).
         self._round = max(self._round, request.round)
         # All before this log is committed, so that the logs agree there, whatever the refused term is.
         hint_index = max(
@@ -162,6 +164,7 @@ class Follower:
         self._answer_due = False
         self._acknowledged_index = durable = self._holds()
         agreed = self._agreed_index
+        # One entry less than it has: that is true, and keeps the leader from sending entries (the module says how).
         if state.lacks_room:
             agreed = min(agreed, max(state.log.last_index - 1, -1))
             durable = min(durable, agreed)

@@ -114,6 +114,7 @@ class Leader:
         if transfer is not None:
             raise LeadershipTransferring(transfer.target)
         uncommitted = state.log.last_index - state.commit_index
+        # With nothing under way any number is taken: a batch of more than the limit would be refused each time.
         if uncommitted + count > state.config.max_uncommitted_entries and uncommitted:
             raise ProposalLimit(uncommitted, state.config.max_uncommitted_entries)
 
@@ -255,6 +256,7 @@ class Leader:
                 continue  # those requests carry the round and the commit index
             if beat:
                 self._send_empty(peer, peer.next_index - 1, self._round)
+            # A peer that has yet to answer is told behind its answer, or with the next entries.
             elif peer.sent_commit_index < commit_index and not peer.inflight:
                 if notice_due or not notice_delay:
                     self._send_empty(peer, peer.next_index - 1, 0)
@@ -289,6 +291,7 @@ class Leader:
         """Numbers a new heartbeat round, which also confirms the reads that have arrived by now."""
         self._round_due = False
         self._round += 1
+        # Before an entry of its own term is committed a leader may not know of all that is (dissertation 6.4, step 1).
         if self._has_committed_in_term:
             self._reads.begin_round(self._round, self._state.commit_index)
             self._confirm_reads()
@@ -373,6 +376,8 @@ class Leader:
             if peer.snapshot_deadline is not None and now >= peer.snapshot_deadline:
                 self._offer_snapshot(peer)
             elif beat:
+                # At the place before our log, where every log that reaches so far agrees. So the peer hears its leader,
+                # and its answer says if it has begun anew, also where its answer to the snapshot was lost.
                 self._send_empty(peer, log.first_index - 1, self._round)
         elif not peer.probe_sent:
             if peer.next_index <= log.last_index:
@@ -412,6 +417,8 @@ class Leader:
         peer = self.peers.get(target)
         if peer is not None and peer.state is PeerState.SNAPSHOT:
             peer.become_probe(self._state.log.first_index)
+            # As if the probe was out: a heartbeat goes in its place. Else the next turn would probe, be refused and
+            # offer a snapshot again, as fast as messages go.
             peer.probe_sent = True
 
     def _dismiss_removed_peers(self) -> None:
@@ -456,6 +463,7 @@ class Leader:
         # A peer that recovers may have lost what an older acknowledgement promised (recovery.py).
         if response.round >= peer.trusted_round:
             peer.recovering = peer.said_recovering = response.recovering
+        # A refusal of that life counts: it only takes back, and that does no harm (progress.py).
         elif response.success:
             return
         if not response.success:

@@ -89,6 +89,7 @@ class Progress:
     def becomes_slow(self, last_index: int, patience: int, now: int) -> int | None:
         """Returns for how long the peer has been behind or silent when that begins to be too long; else None."""
         if self.match_index >= self.mark[0]:
+            # It has what our log ended with then: from now on it is behind once it lacks today's end for too long.
             self.mark = (last_index, now)
         slow = now - min(self.mark[1], self.last_contact)
         was_slow, self.is_slow = self.is_slow, slow > patience
@@ -155,6 +156,7 @@ class Progress:
 
     def forget(self) -> None:
         """Takes back what the peer has acknowledged: it may not be there any more."""
+        # Where it was is the best guess where its log ends: a refusal corrects that.
         self.become_probe(self.match_index + 1 if self.match_index >= 0 else self.next_index)
         self.match_index = -1
         self.recovering = True

@@ -214,6 +214,7 @@ class Recovery:
             return
         self.deadline = now + self._state.config.election_timeout_min_ns // 2
         self._nonce += 1
+        # Who was empty in an earlier round may have a history by now: that a group is new is found in a single one.
         self._empty.clear()
         for node in self._others:
             if self._needs(node):
@@ -266,6 +267,8 @@ class Recovery:
         """True if a majority of the voters is as empty as this node, and nobody knows of a change of members."""
         if not self.is_mute:
             return False
+        # A change of members that is committed is newer than what this node was given: then the group has a history,
+        # whoever is empty. Who was removed may be.
         given = self._state.configurations
         if any(named and named[0][0] > given.current_index for named in self._named.values()):
             return False
@@ -290,6 +293,7 @@ class Recovery:
         naming = {node: named for node, named in self._named.items() if named}
         if not naming:
             return False
+        # In force may be the newest configuration that anybody knows to be committed, and each later one in any log.
         committed = max(named[0][0] for named in naming.values())
         in_force = [voters for named in naming.values() for index, voters in named if index >= committed]
         return all(_are_most(naming, voters) and set(voters) <= set(given) for voters in in_force)
@@ -302,6 +306,8 @@ class Recovery:
         `leads` says that it leads its term: a unanimous election made it the leader.
         """
         state = self._state
+        # Both conditions of the module: it has on its disk what is committed, and the last of that is an entry of its
+        # leader's own term, so that it lies behind that leader's first.
         if self.is_mute or state.persisted.index < state.commit_index:
             return False
         if state.log.term_at(state.commit_index) != state.term:

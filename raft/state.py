@@ -229,6 +229,7 @@ class NodeState:
         self.persisted.cut(first_index - 1)
         self.persisted.index = first_index - 1  # the snapshot itself: ResetLog is durable when it is done
         self.configurations.reset(configuration_index, configuration)
+        # First in the list of effects: what follows tells of members and of a commit in the new log.
         self.change_log(ResetLog(first_index, base_term, configuration_index, configuration))
         self.commit_index = first_index - 1
         self.effects.append(ConfigurationChanged(configuration_index, configuration, committed=True))

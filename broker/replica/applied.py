@@ -120,6 +120,7 @@ class AppliedState:
                 command_bytes += len(record)
                 self._apply_internal(index, record, now_ns, applied)
             self.index = dispatch.last_index
+            # A state that came by a snapshot may be ahead of dispatch: it is not that of this entry.
             if self.index == digest_index and self._metadata_index <= digest_index:
                 self.digests.applied(digest_index, self.metadata, now_ns)
         return arrivals
@@ -162,6 +163,7 @@ class AppliedState:
         tag, body = internal
         if tag != COMMAND:
             return
+        # Read in any case, for the topics that it deletes (below).
         command = decode_command(body, self._release.newest_format)
         result = self.metadata.apply(command) if is_new else None
         if gone := self.metadata.gone:

@@ -114,8 +114,11 @@ class BatchAppends:
         if count > slice_messages:
             # Room for all, or nothing is begun. What fits into one slice asks for what it needs exactly.
             make_room_for(self._log, count, int(sizes.sum()), int(sizes.max()))
+        # From here on a leadership that is handed over waits for all of them: a part of a batch is not left to the next
+        # leader.
         self._raft.grant(count)
         for at in range(0, count, slice_messages):
+            # The leadership ended between two slices; `abandon` has seen to it that the waiter is told.
             if batch.is_lost:
                 return
             end = min(at + slice_messages, count)
@@ -131,6 +134,8 @@ class BatchAppends:
                 log.warning("batch stored in part", messages=at, of=count, error=str(error))
                 waiter.lost()
                 return
+            # With the last slice `Uncommitted` has the waiter. Until then nobody but `abandon` would tell it of a lost
+            # leadership.
             batch.waiter = None if is_last else waiter
             yield appended
 

@@ -132,6 +132,7 @@ class CommittedEntries:
             self._rests_until_ns = 0
             upto = min(self.index, self._applied.index + self._store.options.dispatch_entries)
             if upto > self._applied.index:
+                # As in `tell_committed`: the trace knows of the commit before anybody is told what follows from it.
                 if self._trace.is_kept:
                     self._trace.committed(self._time.now_ns, self.index, self._raft.term)
                 self.apply_and_answer(upto)

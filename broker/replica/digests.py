@@ -78,6 +78,7 @@ def _summed(metadata: Metadata, rows_at_once: int) -> Generator[None, None, int]
         if not isinstance(value, Rows):
             others[name] = value
             continue
+        # Rows are added up in whatever order, so that each sum has to say of which table the row is.
         key = name.encode()
         for rows in value.slices:
             total += sum(

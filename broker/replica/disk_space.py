@@ -107,6 +107,7 @@ class DiskSpace:
         """Tries again what found no room, if it is time for that; to be called at the beginning of a turn while
         something `lacks` room."""
         if now_ns >= self.due_ns:
+            # Whether there is room now what comes next has to show: entries, a vote.
             self.lacks = False
             self._raft.lacks_room = False
 

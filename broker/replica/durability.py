@@ -103,11 +103,14 @@ class Durability:
         if not self.sync:
             self.flush_due_ns = now_ns + self._interval_ns
         job = self._log.flushes.job()
+        # The note of how far flushes went has a flush of its own when the log rests. Until then a power failure may
+        # leave an older one, which says less and never too much (`log.entries.durable_note`).
         if job is None and now_ns >= self._note_due_ns:
             self._note_due_ns = NEVER
             job = self._log.flushes.note_job()
         if job is not None:
             self.flushing = True
+            # What is cut and written anew while the job is out it does not cover (raft/durability.py).
             self._generation = self._raft.log_generation
         return job
 

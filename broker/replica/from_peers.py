@@ -104,6 +104,7 @@ class FromPeers:
             disk_space.before_recovery_ends(now_ns)
         elif isinstance(message, RecoveryRequest) and message.lost_votes:
             disk_space.before_an_entry(now_ns)
+        # Entries that leave a gap behind the log are refused, and need no room.
         if entries is not None and entries.first_index <= self._log.last_index + 1 and not raft.lacks_room:
             try:
                 make_room_for_range(self._log, entries)
@@ -124,6 +125,7 @@ class FromPeers:
         else:
             wants_turn = raft.wants_replicate or not isinstance(message, AppendResponse)
         self._entries = self._snapshot = None
+        # Behind the step: only now it is known whether its sender is the leader that this node follows.
         if frame.time_ms >= 0 and message.term == raft.term and message.source == raft.leader:
             self._clock.heard(frame.time_ms, now_ns)
         return wants_turn

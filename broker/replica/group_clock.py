@@ -235,6 +235,7 @@ class GroupClock:
             return self._time_ns // MS
         clocks = sorted([self._time_ns, *(offset_ns + now_ns for offset_ns in self._told.values())])
         spread_ms = (clocks[-1] - clocks[0]) // MS
+        # The middle one, of two the earlier: no single clock that is ahead sets the group's time.
         self._time_ns = clocks[(len(clocks) - 1) // 2]
         self.is_agreed = self.was_made_here = True
         if spread_ms > JUMP_MS:

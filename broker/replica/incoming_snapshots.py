@@ -108,6 +108,8 @@ class IncomingSnapshots:
 
     def _was_read(self, message: SnapshotRequest, read: ReadSnapshot | BrokenPeerError) -> None:
         self._being_read = None
+        # Nobody who would hear an error need be there in this turn: `begin` raises it, or else the sender's next
+        # message.
         if isinstance(read, BrokenPeerError):
             self.broken = message.source, read
         else:

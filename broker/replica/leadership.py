@@ -165,6 +165,7 @@ class Leadership:
 
     def _say_where_the_log_begins(self) -> None:
         try:
+            # Before the entry is written: what raft would refuse must not be in the log.
             self.check_proposal(1)
             index = self.append_internal(COMMAND, encode_command(RaiseHead(self._log.first_position)))
         except (ReplicaError, DiskFullError):
@@ -200,6 +201,7 @@ class Leadership:
         `DiskSpace.refuses_sends` is for messages. What is small, and lets consumers go on, is taken `despite_full_disk`
         until nothing is left: consumer offsets, order locks, topics and consumer groups, members.
         """
+        # First of all: a request that finds another leader is forwarded, whatever this node lacks.
         if not self.serving:
             raise NotServingError(self._raft.leader)
         if self._disk_space.refuses_sends and not despite_full_disk:

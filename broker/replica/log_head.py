@@ -109,6 +109,7 @@ class LogHead:
 
     def _delete(self, look: HeadLook, waiting: "_FirstWaiting") -> int | None:
         store, entry_log = self._store, self._store.log
+        # The file that is appended to stays.
         if len(entry_log.file_starts()) < 2:
             return 0
         first_index = entry_log.first_index

@@ -49,6 +49,7 @@ class Members:
         self._change: tuple[int, Waiter] | None = None
         """The entry of the change that an operator awaits, on a leader: raft takes the next when it is committed."""
         self._find_peers()
+        # At the first start there is no file yet, and later the settings may name other addresses than the file does.
         self.save()
 
     def save(self) -> None:
@@ -135,6 +136,7 @@ class Members:
 
     def _dismiss(self, node: str) -> None:
         index = self._raft.configuration_index
+        # While a removal is not committed another leader may take it back.
         if index <= self._raft.commit_index:
             self._links[node].send(*peer_protocol.encode_frame(peer_protocol.NotAMember(index)))
 

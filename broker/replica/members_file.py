@@ -84,6 +84,7 @@ class MembersFile:
         self._check_lineage(state.get("lineage", ""))
         before = state.get("configured", {})
         self._changed = {node: at for node, at in self._configured.items() if before.get(node) != at}
+        # Only now: it leaves in force what the operator has changed.
         self.merge(state["addresses"])
         known = [
             (index, Configuration(tuple(voters), tuple(learners)))

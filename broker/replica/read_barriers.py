@@ -86,6 +86,7 @@ class ReadBarriers:
         """
         token = self._next_token
         self._next_token += 1
+        # Before raft hears of the token, as it may answer within the call.
         self._confirming[token], self.wanted = self.wanted, []
         raft.read_index(token)
 
@@ -110,6 +111,7 @@ class ReadBarriers:
             (light if barrier[2] <= LIGHT else heavy).add(barrier[3], barrier)
             self.may_pass += 1
         while self.may_pass and self._left > 0:
+            # The last quarter of a turn's weight is for heavy ones, so that light ones do not keep them out.
             is_light = light and (self._left > WEIGHT_A_TURN // 4 or not heavy)
             ready, _, weight, _ = (light if is_light else heavy).take()
             self.may_pass -= 1

@@ -66,6 +66,7 @@ class RecoveringFile:
         self._run = run
         self._acknowledged = -1
         self._acknowledged_file: MappedFile | None = None
+        # Behind an asynchronous run a synchronous one needs it, too: it judges what that one had acknowledged.
         if run.flush == "async" or disk.exists(ACKNOWLEDGED_FILE):
             self._acknowledged_file = disk.open(ACKNOWLEDGED_FILE, _INDEX.size, create=True)
             self._acknowledged_file.prepare(0, _INDEX.size)
@@ -110,6 +111,7 @@ class RecoveringFile:
                 loss, reason = Loss.ENTRIES, f"the log ends at {last}, acknowledged was {self._acknowledged}"
         # Without a term there is nothing to remember: the next start finds that out again.
         self.keep(None if loss is Loss.ALL else loss)
+        # Only now: as long as no loss is noted, the old number is what shows it at the next start.
         self.acknowledged(report.log.last_good_index)
         return loss, reason
 

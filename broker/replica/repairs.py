@@ -152,6 +152,7 @@ class Repairs:
         for place in list(self._places.values()):
             if not self._is_there(place):
                 self._places.pop(place.first_index)
+            # One question at a time is out (`_asked`).
             elif place.due_ns <= now_ns and self._ask(place, now_ns):
                 break
         self._plan()
@@ -263,6 +264,8 @@ class Repairs:
                 del self._places[place.first_index]
                 self.to_flush(flush, f"entries {entries.first_index}..{entries.last_index}", differing)
                 if entries.last_index < place.last_index:
+                    # An answer has so much at most (`LENT_BYTES_MAX`): for the rest whoever lent this may be asked
+                    # again, too.
                     place.first_index = entries.last_index + 1
                     place.asked.clear()
                     self._places[place.first_index] = place
@@ -309,6 +312,7 @@ class Repairs:
         except DamagedLogError:
             is_here, position = False, 0
         if is_here:
+            # What is not in memory a worker reads first: no turn waits for the disk.
             self._loads.when_loaded(position, lambda: self._lend(source, wanted), now_ns)
         else:
             self._answer(source, EntriesLent(wanted.first_index, 0, b""))
@@ -322,6 +326,7 @@ class Repairs:
                 check_run(log, first, run)
             except DamagedEntryError as error:
                 damaged = index_of(log, error.position)
+                # What lies before damage of this node's own is lent all the same.
                 last = first - 1 if damaged is None else damaged - 1
             except (DamagedLogError, OutOfRangeError):
                 break

@@ -161,6 +161,7 @@ class Replica:
         self.head = LogHead(basis, self.applied, self.members, self.leadership, self._resign)
         self.group_changes = GroupChanges(basis, self.members, self.leadership, self.carry_out)
         self._handlers = self._handlers_of_effects()
+        # Of a single voter the recovering mode may be over already, which has to be noted.
         self.carry_out()
 
     # ------------------------------------------------------------------ what others ask of it
@@ -284,12 +285,14 @@ class Replica:
             leadership.tell_untold()
         if reads.lost_reads:
             reads.tell_lost()
+        # `begin_turn` clears it. Who was left out by the last turn is told before those of whom this one hears.
         was_behind = uncommitted.is_behind
         uncommitted.begin_turn()
         if was_behind:
             self.committed.tell_more()
         if store.head_steps is not None:
             store.step_at_head()
+        # Behind that step: it may have been the last one that serving waits for.
         if leadership.owes_head:
             leadership.start_serving()
         if writing.under_way:
@@ -306,6 +309,8 @@ class Replica:
             due = deadline
         disk_space = self.disk_space
         if disk_space.lacks:
+            # Without room nobody stands for election (`tick`): raft's own deadline may be past, and would bring turn
+            # after turn. A leader goes on with its heartbeats.
             due = disk_space.due_ns if self.raft.role is not fx.Role.LEADER else min(due, disk_space.due_ns)
         if self.applied.index < self.committed.index:
             due = min(due, self.committed.due_ns)
@@ -379,6 +384,7 @@ class Replica:
         while raft.pending:
             for effect in raft.take_effects():
                 handlers[type(effect)](effect)
+            # What was written counts as held now, and on a leader may be committed by that: one more effect.
             if not durability.sync and durability.written_index != self._log.last_index:
                 durability.acknowledge_written(self.time.now_ns)
 
@@ -391,6 +397,7 @@ class Replica:
         assert effect.last_index >= self.committed.index, (
             f"truncation to {effect.last_index}, committed is up to {self.committed.index}"
         )
+        # What this turn has appended is in the trace before it goes, as it was in the log.
         self._trace.appended(self.time.now_ns)
         cuts.truncate(self._log, effect.last_index)
         self.durability.cut()
@@ -404,6 +411,7 @@ class Replica:
             self.leadership.stop()
         self._trace.role(self.time.now_ns, effect)
         tell_of_role(self._events, effect)
+        # Last: what hears of the new role asks the leadership and the clock, which have it by now.
         self._observer.role_changed()
 
     def _resign(self) -> None:
@@ -411,6 +419,7 @@ class Replica:
         self.carry_out()
 
     def _append_configuration(self, effect: fx.AppendConfiguration) -> None:
+        # Before the entry: after a crash the file may know of more than the log, never of less (members_file.py).
         self.members.save()
         body = self.membership.encode(effect.configuration)
         index = self.leadership.append_internal(CONFIGURATION, body)
@@ -437,6 +446,7 @@ class Replica:
         self.durability.cut()
         self.applied.reset(state, incoming.snapshot.applied_index, effect.first_index, self.time.now_ns)
         self.committed.index = effect.first_index - 1
+        # With the index of their entry from here on, as the log is the new one.
         self.members.save()
         self._trace.reset(self.time.now_ns, effect.first_index)
         self.applied.writing.begin(let_go(gone, self.limits.state_rows_at_once), lambda *_: None)
@@ -455,6 +465,7 @@ class Replica:
         """
         self._trace.stopped(now_ns)
         try:
+            # The log first: a snapshot of the state is written only when all that it reflects is durable (upkeep.py).
             self.store.flush()
             self.upkeep.stopping()
             self.applied.save_at_once(now_ns)

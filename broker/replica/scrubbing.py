@@ -183,6 +183,7 @@ class Scrubbing:
             self.due_ns = now_ns + self._rest_ns(read)
         else:
             read = job.next_position - job.position
+            # Unless retention has deleted them while the worker read.
             if job.index >= self._store.log.first_index:
                 self._take_entries(job, now_ns)
             self.due_ns = now_ns + self._rest_ns(read)
@@ -215,6 +216,7 @@ class Scrubbing:
                 self._repairs.note_found("index units", error, now_ns)
             if changed:
                 self._repairs.to_flush(FlushJob(changed, job.next_index - 1), "index units", len(changed))
+            # Of entries that are not dispatched yet queues have no units.
             self._queues.check(job.index, min(job.next_index - 1, self._store.dispatched_index))
             self._flush_units(now_ns)
         self._next = (job.next_index, job.next_position)
@@ -251,6 +253,7 @@ class Scrubbing:
         if marker is not None:
             repairs.note_found("end marker", DamagedLogError(path, offset, again.problem), now_ns)
             repairs.to_flush(marker, "end marker", 1)
+            # An end marker is the last thing in its file: the same entry is looked for where the next file begins.
             return index, again.start + entries.file_bytes
         self._has_met_damage = True
         self._queues.met_damage()

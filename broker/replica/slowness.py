@@ -33,6 +33,7 @@ class Slowness:
 
     def woke(self, late_ns: int, now_ns: int) -> None:
         """The node is called that long after its deadline."""
+        # At least half of the time was a wait for the disk.
         if 2 * self._noting_ns >= late_ns:
             reason = Reason.SLOW_FLUSH  # told when it happened
         else:

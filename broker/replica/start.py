@@ -57,6 +57,7 @@ def start_from_disk(node_id: str, found: OnDisk) -> ReplicaStart:
     # The judgement comes before anything is cut: it notes durably what is lost, and so survives a crash in the middle.
     hard_state = store.hard_state.read()
     committed = max(recovery.noted_committed_index, store.snapshot.applied_index)
+    # Who has promised nothing begins with the members of its settings (members_file.py).
     blank = node_id if hard_state is None and store.log.last_index < 0 else None
     loaded = membership.load(store.log.last_index, committed, blank=blank)
     voters = {*loaded[-1][1].voters, *membership.lost_voters}
@@ -89,6 +90,7 @@ def start_from_disk(node_id: str, found: OnDisk) -> ReplicaStart:
     # Raft may begin with any index that was committed: the greatest that is known, as far as the log still reaches. A
     # leader of less than its state reflects could not send a snapshot, nor without one commit anything with that peer.
     first_index, last_index = store.log.first_index, store.log.last_index
+    # Anew, as the log may end earlier now.
     configurations = membership.load(last_index, committed, blank=blank)
     committed = max(recovery.committed_index, metadata_index, store.dispatched_index, first_index - 1)
     return ReplicaStart(

@@ -82,6 +82,7 @@ class ToPeers:
             frame = RaftFrame(message, int(self._disk_space.refuses_sends))
         elif isinstance(message, VoteResponse):
             if message.lost_voters and self._link_versions[message.target] < LOST_VOTERS_SINCE:
+                # Without these names it would count where not all of them agree (raft/recovery.py, Unanimity).
                 message = message._replace(granted=False, lost_voters=())
             frame = RaftFrame(message, time_ms=self._clock.time_ms if self._clock.is_agreed else -1)
         elif isinstance(message, RecoveryRequest | RecoveryResponse):
@@ -122,6 +123,7 @@ class ToPeers:
         if link is None or not applied.is_of_one_place(applied.index):
             self._raft.snapshot_failed(message.target)
             return
+        # Named by where its writing begins: what is applied until its end is not in it.
         frame = RaftFrame(message, self._log.first_position, applied.index)
         if (give_up := self._snapshots.pop(message.target, None)) is not None:
             give_up()
@@ -135,6 +137,8 @@ class ToPeers:
         assert isinstance(message, SnapshotRequest), "snapshots are sent by such a message"
         self._snapshots.pop(message.target, None)
         link = self._links.get(message.target)
+        # It was begun some turns ago. If the head of the log has gone meanwhile, the peer would lack entries behind it
+        # again.
         leads = raft.role is Role.LEADER and raft.term == message.term
         if link is None or not leads or message.first_index != self._log.first_index:
             raft.snapshot_failed(message.target)

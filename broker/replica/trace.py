@@ -92,6 +92,8 @@ class ReplicaTrace:
             if first < log.first_index:
                 self._digest_known = False  # retention took what the digest has not seen yet
                 return
+            # A digest is told at the same indices by every replica, so that they can be compared: no run goes beyond
+            # the next one.
             milestone = first - first % DIGEST_INTERVAL + DIGEST_INTERVAL - 1
             try:
                 last, _, data = log.run(first, min(index, milestone), _RUN_BYTES_MAX)

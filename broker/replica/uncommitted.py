@@ -137,6 +137,7 @@ class Uncommitted:
     def applied(self, upto: int) -> None:
         """Counts entries up to `upto` no more, and tells those who wait until all of them are applied, likewise."""
         sizes, waiting = self._sizes, self._wait_for_apply
+        # All of them in this turn: nobody is called for these.
         while sizes and sizes[0][0] <= upto:
             self.bytes -= sizes.popleft()[1]
         while waiting and waiting[0][0] <= upto:
@@ -151,6 +152,7 @@ class Uncommitted:
         thousands: that their entry is committed, if that was known, else that the outcome is unknown."""
         size = sum(size for _, size in self._sizes)
         assert self.bytes == size, f"{self.bytes} bytes are counted, of entries that have {size}"
+        # Some of those who wait for a commit may not have been told yet of one that came: their messages are stored.
         known = self._committed_upto
         tell = [
             waiter.committed if index <= known else waiter.lost for index, waiter in self._wait_for_commit

@@ -99,6 +99,7 @@ class Upkeep:
         try:
             return store.checkpoints.job(self._raft.commit_index)
         except DiskFullError as error:
+            # Nothing was noted: the next one is due although nothing may be dispatched until then.
             self.checkpointed_index = -1
             self._lacks_space("checkpoint", error, now_ns)
             return None
