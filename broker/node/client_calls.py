@@ -119,6 +119,7 @@ class ClientCalls:
         self._last_number = (self._last_number + 1) & _NUMBER_MAX
         opaque = self._opaque_base | self._last_number
         question = encode(request(code, header, body, opaque=opaque))
+        # Behind the encoding and before all else: what cannot be encoded, or finds no room, leaves nothing behind.
         self._budget.take(connection, asker)
         self._waiting.put(connection, opaque, _Call(connection, asker, self._time.now_ns + TIMEOUT_NS, done))
         self._plan_expiry()
@@ -151,12 +152,14 @@ class ClientCalls:
         """Ends the calls whose time is over."""
         while (call := self._waiting.first()) is not None and call.deadline_ns <= self._time.now_ns:
             self._waiting.pop_first()
+            # Before it is told: whoever hears of it may ask the next client, which plans anew.
             self._plan_expiry()
             self._end(call, None)
 
     def disconnected(self, connection: Connection) -> None:
         """Ends the calls to a client that is gone, and forgets what was relayed to it."""
         self._relayed.pop_all(connection)
+        # Taken out before any is told: whoever hears of it may ask others.
         calls = self._waiting.pop_all(connection)
         self._plan_expiry()
         for call in calls:

@@ -176,6 +176,7 @@ class ClientRegistry(Generic[ConnectionType]):
         none of a consumer group that is broadcast to.
         """
         found = self._consumers.get(group)
+        # Each member of a broadcasting group reads all queues, whoever comes or goes (`ConsumerManager`).
         if found is None or found.message_model is MessageModel.BROADCASTING:
             return []
         return [client.connection for client in found.members()]
@@ -292,6 +293,7 @@ class ClientRegistry(Generic[ConnectionType]):
         group.message_model = consumer.message_model
         group.consume_from_where = consumer.consume_from_where
         group.unit_mode = consumer.unit_mode
+        # A client that connects anew, or by another node, is a member already: nobody is told of it.
         joined = not group.has_member(client.client_id)
         before = group.add(client)
         left = before is not None and not group.has_member(before.client_id)
@@ -309,6 +311,7 @@ class ClientRegistry(Generic[ConnectionType]):
             and new.sub_version > before.sub_version
             and filter_of(new) != filter_of(before)
         )
+        # Noted in any case, for the comparison with its next heartbeat.
         own = group.wants(connection, consumer.subscription_data_set)
         if not topics and not own:
             return None
@@ -323,6 +326,7 @@ class ClientRegistry(Generic[ConnectionType]):
             before = subscriptions.get(subscription.topic)
             if before is None:
                 changed = True
+            # The members' heartbeats may come in any order: the newest version counts, whoever says it.
             if before is None or subscription.sub_version > before.sub_version:
                 subscriptions[subscription.topic] = subscription
         for topic in [topic for topic in subscriptions if topic not in wanted]:

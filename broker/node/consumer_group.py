@@ -53,6 +53,7 @@ class ConsumerGroup(Generic[ConnectionType]):
     def add(self, client: RegisteredClient[ConnectionType]) -> RegisteredClient[ConnectionType] | None:
         """Takes the client in as the newest one; returns the client that its connection stood for before, if any."""
         before = self.remove(client.connection) if client.connection in self.clients else None
+        # At the end, as the newest one (`members`).
         self.clients[client.connection] = client
         self._connections[client.client_id] = self._connections.get(client.client_id, 0) + 1
         return before

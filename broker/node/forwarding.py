@@ -178,6 +178,7 @@ class Forwarding:
         """Forgets what a client waited for, and has the leader forget it."""
         client = self._by_connection.pop(connection)
         del self._by_number[client.number]
+        # Each ends by its table: one that is DOUBTED, or goes on in a later turn, has more to be undone than its place.
         for request in list(client.waiting.values()):
             self._happens(client, request, RequestEvent.CLIENT_GONE)
         assert not client.waiting, (
@@ -274,6 +275,7 @@ class Forwarding:
                 connection, command, self._time.now_ns, State.FORWARDED, number, leader, self._view.term
             )
             self._places.take(client.share)
+        # Also behind a request that wants no answer: whoever has heard of a client has to hear that it is gone.
         client.known_to = leader
 
     def forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
@@ -286,6 +288,7 @@ class Forwarding:
         if leader is None or leader == self._view.node_id or client is None:
             return
         client.known_to = leader
+        # One way, so that it takes no place here and the leader answers nobody.
         copy = RemotingCommand(
             command.code,
             command.flag | FLAG_ONE_WAY,
@@ -359,6 +362,8 @@ class Forwarding:
                 self._happens(client, request, RequestEvent.RESPONSE)
             elif not command.is_one_way:
                 self._calls.relayed(connection, command.opaque, source)
+        # Its requests have long not been read any more: so much may come of those that the leader has already
+        # (`UNREAD_BYTES_MAX`).
         if connection.leaves_much_unread():
             if not connection.aborted:
                 self._events.warn(
@@ -396,6 +401,8 @@ class Forwarding:
             # The replica hears of a lost link before this module does, and its role may change because of that.
             return RequestEvent.LEADER_CHANGED if request.leader in links else RequestEvent.LINK_LOST
 
+        # Asked before the requests change their states: what enters `_doubted` or `ended` by this is not among the
+        # others.
         before, others_wait = self._doubts_begun, bool(self._held or self.ended or self._doubted)
         self._happens_to_all([(client, request, event_of(request)) for client, request in self.all_asked()])
         if others_wait and self._doubts_begun > before:
@@ -469,6 +476,8 @@ class Forwarding:
         while left > 0 and self.taking_back:
             connection, back = next(iter(self.taking_back.items()))
             client = self._by_connection.get(connection)
+            # Looked up in the turn that begins with it, and not with each key that is added: a client may have
+            # thousands.
             if back.left is None:
                 asked = [] if client is None else client.waiting.values()
                 back.left = deque([*asked, *self._held.of(connection)])
@@ -538,6 +547,7 @@ class Forwarding:
         """
         opaque, state, now_ns = request.command.opaque, request.state, self._time.now_ns
         assert client.waiting[opaque] is request, "an opaque waits once"
+        # Its place and its opaque are free before it goes on: it may be forwarded again.
         del client.waiting[opaque]
         self._places.give_back(client.share)
         connection = client.connection
@@ -579,6 +589,7 @@ class Forwarding:
         while left > 0 and self.leaving:
             client = self.leaving.popleft()
             left -= 1
+            # This node may have come back in since, or the client may have gone.
             if self.is_outside and client.number in self._by_number and client.known_to is not None:
                 self._send_gone(client.known_to, client)
                 client.known_to = None
@@ -589,6 +600,7 @@ class Forwarding:
             if request.state in OVER:
                 left -= 1
                 continue
+            # To send a request on costs little, however long it takes whoever does it.
             left -= work_of(request.command) if is_done_here else 1
             self._carry_out(client, request)
 
@@ -605,6 +617,7 @@ class Forwarding:
             return True
         if not self._may_go_on:
             return False
+        # While it hands over, raft takes no proposals: what went on would be held again.
         return not self._view.hands_over if self._view.serving else self.is_leader_reachable
 
     @property

@@ -55,6 +55,7 @@ class HeldRequests:
         """Removes and returns the request whose turn it is to go on; there is one."""
         share, connections = next(iter(self._shares.items()))
         connection, requests = next(iter(connections.items()))
+        # Behind all other addresses, and behind the other connections of its own.
         self._shares.move_to_end(share)
         connections.move_to_end(connection)
         return self.take(requests[0])

@@ -128,6 +128,8 @@ class _DialledLink:
         except PeerProtocolError as error:
             self.line.refuse(str(error))
             return
+        # The proof goes first: the node sends as soon as it hears of the link, and nothing is believed before the
+        # proof.
         self.line.connection.send(*encode_frame(proof))
         self.line.up()
         self._complaint = ""
@@ -275,6 +277,7 @@ class AcceptedLink:
             challenge = accepting.received(frame)
             if challenge is not None:
                 self.connection.send(*encode_frame(challenge))
+                # It has said who it is, and has as much time again for its proof.
                 self.until_ns = self._links.time.now_ns + HANDSHAKE_NS
                 self._links.wake()
         self._become(LineState.UP)
@@ -354,6 +357,7 @@ class PeerLinks:
         for peer, address in peers.items():
             link = self._dialled.get(peer)
             if link is not None:
+                # For the next attempt: a connection that is up goes on, whatever address it was dialled at.
                 link.line.address = address
             else:
                 link = self._dialled[peer] = _DialledLink(self, peer, address)
@@ -397,6 +401,7 @@ class PeerLinks:
 
     def _send_strangers_away(self) -> None:
         now_ns = self.time.now_ns
+        # What they have said may lie unread: this node was late, and not they.
         if self.time.is_late(self._strangers_due.due_ns):
             for link in self.strangers:
                 link.until_ns = now_ns + HANDSHAKE_NS

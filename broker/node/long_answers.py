@@ -59,6 +59,7 @@ class LongAnswers:
                     return
                 self._is_writing = is_long = True
                 yield
+                # Nobody would read the rest, and others wait for its end.
                 if not self._requests.is_connected(connection):
                     return
         finally:

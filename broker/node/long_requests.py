@@ -97,6 +97,7 @@ class LongRequests:
         """Does a step for the next address, and goes on with some that have waited for a batch, in their order."""
         if self.in_steps:
             request = self._in_turn.take()
+            # By it `go_on_later` tells a request that goes on from a new one.
             self._stepped = request[2]
             self._go_on(*request)
             self._stepped = None
@@ -104,10 +105,12 @@ class LongRequests:
         # Not for those that go on here: they are the ones who came first.
         leadership.others_first = False
         for _ in range(min(len(waiting), _RESUMED_IN_A_TURN)):
+            # A batch is under way, still or again: one of those that went on may have begun it.
             if leadership.batches.under_way is not None:
                 break
             connection, command = waiting.popleft()
             self._budget.give_back(connection, command)
             if self._is_connected(connection):
                 self._resumed(connection, command)
+        # What comes from here on in this turn waits behind those that are left.
         leadership.others_first = bool(waiting)

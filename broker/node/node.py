@@ -186,6 +186,7 @@ class Node:
                 assert is_judged(route.code), f"nothing says who may make request {route.code}"
                 self._routes[route.code] = (route.handler, route.handled_on)
         self.listeners.disconnects.append(self.calls.disconnected)
+        # Behind all others: what was held goes on only when every processor knows of the new role.
         self.listeners.role_changes.append(self._leader_may_be_asked)
         self._forwarding.look_at_membership()
 
@@ -269,6 +270,7 @@ class Node:
             return
         if self.access is not None and not self._is_allowed(self.access, connection, command):
             return
+        # Mostly nothing waits, and what is empty is not asked.
         if not (self._held.waiting or self._forwarding.ended) or not self._goes_behind_held(
             connection, command
         ):
@@ -480,6 +482,8 @@ class Node:
 
     def peer_lost(self, node: str) -> None:
         """A connection with `node` broke, either way: forgets its clients here, and what it was to answer."""
+        # First: of what follows, such as a change of roles, nothing goes to clients that are known by numbers of
+        # before.
         self._relayed.link_lost(node)
         replica = self.replica
         replica.peer_disconnected(node, self.time.now_ns)
@@ -536,6 +540,7 @@ class Node:
             forwarding.take_some_back()
         if self.time.earliest_ns <= now_ns:
             self.time.run_due()
+        # What is held waits until none of these is left (`Forwarding.is_releasing`).
         if forwarding.ended or forwarding.leaving:
             forwarding.go_on()
         if self._held.waiting:

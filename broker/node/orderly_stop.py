@@ -138,6 +138,7 @@ class OrderlyStop:
 
     def _hand_over(self) -> None:
         self._deadline.due_ns = self._time.now_ns + HAND_OVER_NS
+        # Nobody could lead in its place: then it is of no use to wait.
         if self._group_changes.hand_over() is None:
             self._say_goodbye()
 
@@ -167,11 +168,14 @@ class OrderlyStop:
     def _leave_clients(self) -> None:
         self._become(StopState.LEAVES_CLIENTS)
         self._deadline.due_ns = self._time.now_ns + LEAVE_NS
+        # Clients whose connections are closed now would come again, to a node that takes nothing any more.
         self._clients.refuse_clients()
 
     def _await_jobs(self) -> None:
         self._become(StopState.AWAITS_JOBS)
         self._deadline.due_ns = NEVER
+        # Files must not change any more when the replica is closed: no job begins, and those that are out come back
+        # first.
         self._jobs.is_closed = True
 
     def _become(self, state: StopState) -> None:

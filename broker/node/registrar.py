@@ -113,6 +113,7 @@ class Registrar:
     def say_goodbye(self) -> None:
         """Unregisters the node, if it is connected, and ends; `line.is_closed` when that is written."""
         if self.line.state is LineState.AWAITS or self.line.state is LineState.UP:
+            # Before it is greeted it can sign nothing, and has registered nothing on this connection.
             command = None if self._greets else self._unregistration()
             if command is not None:
                 self._send(command)
@@ -129,6 +130,8 @@ class Registrar:
         if self._greets:
             self.line.awaits()
             self._send(request(RequestCode.TRIVET_GREETING))
+            # RocketMQ's name servers leave a greeting without a response. Whether this is one, the response to this
+            # question tells (greeting.py).
             self.line.connection.send(encode(request(PROBE_CODE, PROBE_FIELDS, opaque=_PROBE)))
         else:
             self._register()
@@ -233,7 +236,10 @@ class Registrar:
                 self.line.refuse(str(error))
                 return
             master = None if broker is None else broker.broker_addresses.get(MASTER_ID)
+        # Due again soon, unless it registers now.
         self.line.up(self._time.now_ns + HEIR_ASKED_NS)
+        # Another node has the place by now, or this name server knows of none at all: either way nothing is gained by
+        # waiting.
         if master != header.broker_address:
             self.is_master = False
             self._register()
@@ -249,6 +255,7 @@ class Registrar:
             )
         self._complaint = ""
         self.line.up(self._time.now_ns + self._interval_ns)
+        # What changed while this registration was under way was not in it.
         if self._has_news:
             self._register()
 

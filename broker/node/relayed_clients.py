@@ -75,6 +75,7 @@ class RelayedClients:
         relayed = self._connections.get(key)
         if relayed is None:
             relayed = self._connections[key] = self._new(source, frame)
+        # None overtakes those that wait: the requests of a client stay in their order.
         if self._work_left > 0 and not self.waiting:
             self._handle(relayed, frame)
         elif self._unhandled.has_room(relayed, frame):
@@ -99,6 +100,8 @@ class RelayedClients:
             if isinstance(frame, ClientGone):
                 self._gone(relayed.node, frame)
                 continue
+            # This is no call of its link, which would be closed for it: the node hears of that with its next request
+            # (`_broken`).
             try:
                 self._handle(relayed, frame)
             except PeerProtocolError as error:
@@ -106,6 +109,7 @@ class RelayedClients:
 
     def _handle(self, relayed: RelayedConnection, frame: Forward) -> None:
         self._work_left -= work_of(frame) if frame.term == self._view.term else 1  # else it is given back
+        # It may have been forgotten while this waited, with its link or with the role.
         is_known = self._connections.get((relayed.node, relayed.number)) is relayed
         for command in _commands(frame):
             if command.is_response:
@@ -134,6 +138,7 @@ class RelayedClients:
         if command.is_one_way:
             return
         not_done = NotDone(connection.number, command.opaque, term)
+        # Behind those that turns give back, so that its node gets them in order.
         if self.given_back:
             self.given_back.append((connection, not_done))
         else:
@@ -166,6 +171,7 @@ class RelayedClients:
         self._broken.pop(node, None)
         lost = [key for key in self._connections if key[0] == node]
         self.forgotten.extend([self._connections.pop(key) for key in lost])
+        # What is still to be said to these clients goes nowhere from here on (`_to_node_of`).
         self._link_epochs[node] = self._link_epochs.get(node, 0) + 1
         self._give_back_forgotten()
 

@@ -124,10 +124,12 @@ class RunningNode:
     def turn(self, now_ns: int, wall_ms: int) -> None:
         """Does all that has become possible; `end_turn` follows."""
         node = self.node
+        # Before the node's own turn, so that what they propose leaves in it.
         if self.clients.unhandled.by_share:
             node.begin(now_ns, wall_ms)
             self.clients.go_on()
         goes_on = node.turn(now_ns, wall_ms, self._send)
+        # Members may have come or gone in the turn.
         self.links.follow_membership()
         if node.registration_version != self._told_version:
             self._told_version = node.registration_version
@@ -160,6 +162,7 @@ class RunningNode:
         """Takes back a job that has run, without an error or with one that stops no node."""
         self._surroundings.begin()
         self.jobs.done(job)
+        # A stop waits for the last of them (`OrderlyStop.turned`).
         if job.wants_turn or self._stop is not None:
             self._surroundings.wake()
 

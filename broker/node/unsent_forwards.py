@@ -35,6 +35,8 @@ class UnsentForwards:
     def has_room(self, link: Connection, share: str, size: int) -> bool:
         """Tells whether a client of that share may queue so many bytes on the link, as it is now."""
         unsent = link.unsent_bytes + self._bytes_of_this_turn(link.outbox)
+        # A link that was made anew: what was queued on the former one is lost, and whose the bytes on this one are is
+        # not known.
         if link is not self._link:
             self._link, self._shares = link, SharedPlaces(self._most)
             self._frames.clear()

@@ -71,9 +71,11 @@ class Dialling:
             raise PeerProtocolError("the answer to the hello is no challenge")
         if len(frame.nonce) != NONCE_BYTES:
             raise PeerProtocolError(f"a nonce of {len(frame.nonce)} bytes")
+        # The proof before all else that the challenge says: without it nothing of that is believed.
         expected = _proof(self._secret, "accepting", self.hello, frame)
         if not hmac.compare_digest(expected, frame.proof):
             raise PeerProtocolError("its peer_secret is another than this node's")
+        # The other side has chosen from the range of the hello: one outside of it is refused here.
         self.version = common_version(self._release, frame.version, frame.version)
         _check_format(frame.version, frame.newest_format, self._group_format)
         return Proof(_proof(self._secret, "dialling", self.hello, frame))
@@ -134,6 +136,7 @@ class Accepting:
             raise PeerProtocolError("the first frame is no hello")
         if frame.group != self._group:
             raise PeerProtocolError(f"group {frame.group!r}, this node is of group {self._group!r}")
+        # The address that it dialled has become this node's.
         if frame.target != self._node_id:
             raise PeerProtocolError(f"it looks for {frame.target!r}, this node is {self._node_id!r}")
         if frame.source == self._node_id:

@@ -402,8 +402,10 @@ def _frame(header_bytes: bytes, body: memoryview) -> Frame:
             return RaftFrame(message, header.position, body=body, time_ms=_checked_time(header))
         if body and not isinstance(message, SnapshotRequest):
             raise _unwanted_body(header, body)
+        # Whoever has no history says term 0, and all others a greater one (`Raft._answer_recovery`).
         if isinstance(message, RecoveryResponse) and message.has_history != (message.term > 0):
             raise PeerProtocolError(f"has_history is {message.has_history} in term {message.term}")
+        # A voter's number is a time, and bounded as one (broker/state/release.py, 9).
         if isinstance(message, VoteResponse):
             return RaftFrame(message, time_ms=_checked_time(header))
         return RaftFrame(message, header.position, header.applied_index_or_time, body)

@@ -174,6 +174,7 @@ class ClientSession:
             return
         sessions.begin()
         self.active_ns = sessions.time.now_ns
+        # What was held before is told below, too: it may have become whole by these bytes, and counts no more.
         held = decoder.pending_size
         # Good requests before a malformed frame are handled: their client may have sent them long before.
         try:
@@ -188,6 +189,7 @@ class ClientSession:
             self._handle_some(commands)
             if self._ends_with is not None and not self._unhandled:
                 self._end(self._ends_with)
+        # Behind the requests: whether it shows an account is known when they are handled.
         if commands and not self._stays:
             self._stays = sessions.places.asked(connection)
         # The bytes of whole frames are not counted: they are handled, or stand among `_unhandled`.
@@ -236,6 +238,7 @@ class ClientSession:
             self._greet(command)
         else:
             self._sessions.handle(connection, command)
+        # What was put off until all of one read is handled, as in `received`.
         if not self._unhandled:
             connection.go_on_reading()
             if self._ends_with is not None:
@@ -291,7 +294,9 @@ class ClientSession:
     def lost(self) -> None:
         """Hears that the connection is closed, let in or not. To be called once."""
         sessions = self._sessions
+        # First, whether it was let in or not: it has had its place since it came.
         sessions.places.free(self.connection)
+        # The server has never heard of it.
         if sessions.arriving.pop(self, None) is not None:
             sessions.wake()
             return
@@ -415,6 +420,7 @@ class ClientSessions:
         self.events.sweep(now_ns)
         left = SENT_AWAY_AT_ONCE
         for connection, reason, detail in self._overdue(now_ns):
+            # `sweep_due_ns` is now: the next turn goes on.
             if not left:
                 return
             self.must_go(reason, connection, detail)
@@ -426,6 +432,7 @@ class ClientSessions:
             if until_ns <= now_ns and not session.connection.aborted:
                 yield session.connection, NOT_LET_IN, otherwise
         for connection, session in self.open.items():
+            # Whoever takes something is not idle. A write notes no time: it counts as of the sweep that sees it.
             if connection.was_written:
                 connection.was_written = False
                 session.active_ns = now_ns

@@ -110,6 +110,7 @@ class Connection:
 
     def send(self, *buffers: Buffer) -> None:
         """Queues bytes for the remote end, to be written when the turn ends."""
+        # It is listed once: by its first buffer of the turn, or when it was asked to close.
         if not self.outbox and not self.close_requested:
             self._outgoing.connections.append(self)
         self.outbox += buffers
@@ -117,6 +118,7 @@ class Connection:
     def go_on_reading(self) -> None:
         """Tells the shell that all requests which waited are handled."""
         self.has_unhandled = False
+        # Listed without a byte to write, so that the shell looks whether to read again.
         if not self.outbox and not self.close_requested:
             self._outgoing.connections.append(self)
 

@@ -49,6 +49,7 @@ class ConnectionPlaces:
                 return False
             goes = crowd.first_to_go()
             self._warn(EventKind.CONNECTION_CLOSED, goes)
+            # Its place is free at once, although the shell has yet to close it.
             self.free(goes)
             self._send_away(goes)
         self._crowds[connection] = self._silent
@@ -63,6 +64,7 @@ class ConnectionPlaces:
         if before is not None and before is not crowd:
             before.discard(connection)
         if crowd is not None:
+            # At each request: of strangers the one goes whose last request is oldest.
             crowd.add(connection, connection.share)
         self._crowds[connection] = crowd
         return stays

@@ -33,6 +33,7 @@ class Crowd(Generic[Member]):
         self._shares[member] = share
         members = self._by_share.setdefault(share, {})
         before = len(members)
+        # To stand last in its share, too.
         members.pop(member, None)
         members[member] = None
         self._resized(share, before, len(members))

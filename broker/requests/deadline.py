@@ -53,6 +53,7 @@ class Deadline:
     def reads_first(self, now_ns: int) -> bool:
         """Puts the deadline off, once, if it judges silence and is late. Returns whether it was."""
         late = self._judges_silence and now_ns - self._due_ns > READ_FIRST_NS
+        # Once: a node that is late all the time would never judge anybody otherwise.
         if not late or self._due_ns == self._not_before_ns:
             return False
         self.due_ns = self._not_before_ns = now_ns + READ_FIRST_NS
@@ -105,4 +106,5 @@ class Time:
             # Unless an earlier one has put it off, or removed it.
             if deadline.due_ns <= now_ns and not deadline.reads_first(now_ns):
                 deadline.act()
+        # Anew from all of them, as each that acted has set its own.
         self.earliest_ns = min([deadline.due_ns for deadline in self._deadlines], default=NEVER)

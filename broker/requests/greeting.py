@@ -62,6 +62,7 @@ def read_greeting(response: RemotingCommand) -> tuple[bytes, bool] | None:
     try:
         nonce = bytes.fromhex(fields.get(NONCE, ""))
     except ValueError:
+        # No digits: refused below, as a nonce of another length is.
         nonce = b""
     if len(nonce) != NONCE_BYTES or fields.get(SIGN) not in (EACH, FIRST):
         raise GreetingError(f"no greeting, but code {response.code}: {response.remark or 'no remark'}")

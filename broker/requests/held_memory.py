@@ -82,6 +82,7 @@ class HeldMemory:
             return
         found, enough = self.total, self._bytes_max - self._bytes_max // _ROOM_SHARE
         for connection, held, stands in list(self._in_order()):
+            # Those that stand still go until an eighth is free, those that go on only as far as they must.
             if self.total <= (enough if stands else self._bytes_max):
                 return
             self.drop(connection)

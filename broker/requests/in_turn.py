@@ -39,6 +39,7 @@ class InTurn(Generic[Item]):
         """Removes and returns what is next; there must be something. Its share goes behind all others."""
         share, items = self.by_share.popitem(last=False)
         item = items.popleft()
+        # Behind all others, by being put in anew.
         if items:
             self.by_share[share] = items
         return item

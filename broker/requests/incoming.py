@@ -37,6 +37,7 @@ class IncompleteFrames:
         `anew` says that the frame is another one than before.
         """
         memory = self._memory
+        # Another frame than before begins with progress: the one before it has become whole.
         if anew or not size:
             memory.drop(connection)
         if not size:

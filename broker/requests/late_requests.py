@@ -45,6 +45,7 @@ def done_late(command: RemotingCommand, pull: PullMessageHeader | None, waited_n
     rest_ms = pull.suspend_timeout_ms
     if rest_ms > 0 and waited_ns > 0:
         rest_ms = max(0, min(rest_ms, SUSPEND_MS_MAX) * 1_000_000 - waited_ns) // 1_000_000
+    # Nothing of it is to change: its bytes may go on as they came.
     if (flags, rest_ms) == (pull.sys_flag, pull.suspend_timeout_ms):
         return command
     try:

@@ -141,6 +141,7 @@ class Line:
 
     def lost(self, connection: Connection, reason: str) -> None:
         """Hears that the attempt has failed, or that the connection is closed."""
+        # Of an attempt before: the line has another connection since.
         if connection is not self.connection:
             return
         self.is_closed = True
@@ -174,6 +175,7 @@ class Line:
         if self.state is LineState.RESTS or self.state is LineState.CONNECTS:
             self.end("it was not connected")
         elif self.state is not LineState.ENDED:
+            # Behind what was sent on it, unlike `end`.
             self.connection.close()
             self._end()
 
@@ -190,6 +192,7 @@ class Line:
 
     def _connect(self) -> None:
         self._become(LineState.CONNECTS, self._time.now_ns + self._patience.connect_ns)
+        # Each attempt has its own, so that what is still reported of an earlier one is not taken for this one's.
         self.connection = Connection(self._outgoing, self.name)
         self.is_closed = False
         self._dial(self)
@@ -197,8 +200,10 @@ class Line:
     def _rest(self, reason: str, *, refused: bool = False) -> None:
         was = self.state
         rest_ns = self._rest_ns
+        # Whoever does not believe this node, or says nothing, is not asked again as soon as one who was lost.
         if refused or was is LineState.AWAITS:
             rest_ns = max(rest_ns, self._patience.refused_rest_ns)
+        # For the failure behind this one; `up` begins with the shortest again.
         self._rest_ns = min(2 * self._rest_ns, self._patience.rest_ns_max)
         self._become(LineState.RESTS, self._time.now_ns + rest_ns)
         self._user.lost(was, reason)

@@ -49,6 +49,7 @@ def listed(
             pieces.write(separator, memoryview(written)[1:-1])
             separator = b","
         some = list(islice(left, MEMBERS_AT_ONCE))
+        # Not behind the last ones: the next step would have nothing to do.
         if some:
             yield
     pieces.write(end)

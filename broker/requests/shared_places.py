@@ -28,6 +28,7 @@ class SharedPlaces:
         """Tells whether an address may have `wanted` places more."""
         if self.taken + wanted <= self._half:
             return True
+        # Who asks counts as one of those that have places.
         shares = len(self._of) + (share not in self._of)
         return (self._of.get(share, 0) + wanted) * shares <= self._most - self.taken
 

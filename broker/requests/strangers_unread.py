@@ -44,6 +44,7 @@ class StrangersUnread:
         self._look_at(connection)
         memory = self._memory
         if memory.is_too_much:
+            # Much of what was counted may have been written since.
             for other in list(memory.held):
                 self._look_at(other)
             memory.make_room()

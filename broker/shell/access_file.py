@@ -45,6 +45,7 @@ class AccessFile:
 
     def reload(self) -> None:
         """Reads the file. If it cannot be used, the accounts from before stay in force."""
+        # Before it is read: what changes meanwhile is seen at the next look.
         self._version = self._found_version()
         try:
             accounts = load(self._path)

@@ -95,6 +95,7 @@ class BrokerServer:
         peer_tls = peer_contexts(settings.tls)
         self._contexts = [client_tls, name_server_tls, *(() if peer_tls is None else peer_tls.both)]
         self._certificate_expires_s = told_expiry(settings.tls, "tls.", time.time())
+        # Before the node is built, which is told the address: its port may be left to the system.
         self._listeners = _Listeners.open(settings)
         self.address = settings.advertised_address(self._listeners.clients[0].getsockname()[1])
         connections_max = connections_allowed(settings.limits.max_connections, FILES_OF_A_STORE)
@@ -227,6 +228,7 @@ class BrokerServer:
                 start(accept_forever, self._listeners.peers, self._accept_peer(nursery), self.node.events)
             if self.operators is not None:
                 start(self.operators.run)
+            # Last, as it dials: what is dialled runs in the tasks that are there by now.
             self._running.start()
             await self._stopping.asked.wait()
             stopped = trio.Event()
@@ -298,6 +300,7 @@ class BrokerServer:
             if str(error) != self._complaints.get(job.what):  # wanted again, some in every turn, told once
                 self._complaints[job.what] = str(error)
                 log.warning("a job has failed, and is tried again", job=job.what, error=str(error))
+        # Also behind an error that stops no node: what has failed is taken back, and wanted again.
         self._running.job_done(job)
         if self._disk.locker.failure and not self._told_of_lock:
             self._told_of_lock = True

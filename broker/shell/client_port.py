@@ -160,6 +160,7 @@ class _Arriving:
         try:
             await heard.wait()
         finally:
+            # Else something has come, and `run` has taken it out.
             if self._waiting.pop(descriptor, None) is not None:
                 self._epoll.unregister(descriptor)
 

@@ -60,6 +60,7 @@ class MetricsPage:
 
     async def __call__(self, _: Query) -> Page:
         """Returns the page, made now or within the last second."""
+        # Whoever asks while it is made waits, and is given the same.
         async with self._lock:
             if trio.current_time() - self._made_s >= FRESH_S:
                 self._text = await self._make()

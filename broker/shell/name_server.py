@@ -63,6 +63,7 @@ class FileStorage:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        # Durable before it takes the place of the old one; then the directory, which says which of the two that is.
         temporary.replace(self._path)
         directory = os.open(self._path.parent, os.O_RDONLY)
         try:

@@ -92,6 +92,8 @@ class NodeWires(Wires):
                 with closed_unless_done(sock):
                     if is_peer:
                         _detect_silence(sock)
+                    # Before TLS, so that the time that the other end has to prove itself covers the handshake
+                    # (`HANDSHAKE_NS`).
                     line.opened(connection)
                     tls = (
                         None if context is None else await dial_tls(sock, context, split_address(address)[0])
@@ -112,6 +114,7 @@ class NodeWires(Wires):
         """Receives what comes on a connection to the port of the peers, until it is closed."""
         connection = Connection(self._outgoing, f"peer at {address}")
         attempt = self.open[connection] = Attempt(connection)
+        # Before TLS: a stranger's time runs from here on, and there are a few of them at a time.
         link = links.accept(connection, address)
         try:
             with attempt.scope:
@@ -143,5 +146,6 @@ def _detect_silence(sock: socket.socket) -> None:
         (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 1),
         (socket.IPPROTO_TCP, "TCP_KEEPCNT", unacknowledged_s - probed_s),
     ):
+        # Not every system has all of these options.
         with contextlib.suppress(OSError, AttributeError):
             sock.setsockopt(level, getattr(socket, option), value)

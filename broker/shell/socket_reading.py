@@ -118,6 +118,7 @@ class Reading:
             strangers = select.epoll()
             self._sets_of_strangers[strangers.fileno()] = strangers
             self._strangers.register(strangers.fileno(), select.EPOLLIN)
+        # All strangers are one reader among the others, and have as much time as one.
         self.add(self._strangers.fileno(), self._read_strangers)
 
     @classmethod
@@ -187,16 +188,20 @@ class Reading:
                 await checkpoint_if_cancelled()  # the node may have failed in a task of the same batch
                 woken_ns = began_ns = monotonic_ns()
                 next_wait = max(next_wait - 1, 0)
+                # Something has come soon behind the last, and a wait in the set was not in vain lately.
                 may_wait = not next_wait and woken_ns - waiting_since_ns <= _SOON_NS
                 found = poll(0, _READY_AT_ONCE) if not self._left else self._left_before_others()
                 while True:
                     self.bytes_read = 0
                     turns.run_after(read)
+                    # Somebody else wants to go on, or what was ready is not all read: Trio's pass comes first.
                     if not may_wait or others.tasks or self._left or self.waiting_writers:
                         break
                     ended_ns = monotonic_ns()
                     if ended_ns - began_ns > _SHORT_NS or self.bytes_read > _LITTLE_BYTES:
                         break
+                    # New connections, timers and threads have waited for long enough, or a turn is due, which the timer
+                    # brings.
                     if ended_ns - woken_ns > away_ns or turns.is_due_within(0):
                         break
                     found = poll(_WAIT_S, _READY_AT_ONCE)
@@ -205,6 +210,7 @@ class Reading:
                         break
                     waits_left_out = 0
                     began_ns = monotonic_ns()
+                # Before other tasks run, as `run_after` wants it.
                 turns.set_timer()
                 waiting_since_ns = monotonic_ns()
         finally:
@@ -235,6 +241,7 @@ class Reading:
             if not found:
                 continue  # the last of this set was closed, which the set of sets has yet to see
             descriptor = found[0][0]
+            # All that were ready have had their turn.
             if descriptor in read:
                 return
             read.add(descriptor)

@@ -84,6 +84,7 @@ class SocketConnection:
         """
         sock.setblocking(False)
         with contextlib.suppress(OSError):
+            # What a turn has for a connection is written in one call: nothing follows soon that its end could wait for.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = sock
         self.connection = connection
@@ -182,6 +183,7 @@ class SocketConnection:
             if lacks and len(data) == receive_bytes:
                 self._receive_rest(min(lacks, REST_BYTES_MAX))
             took = perf_counter() - began
+            # From the set of the strangers into that of all others.
             if self._has_to_prove and self.connection.is_proven and not self.closed:
                 self._stop_reading()
                 self._has_to_prove = False
@@ -201,6 +203,7 @@ class SocketConnection:
     def _receive_rest(self, size: int) -> None:
         """Receives up to so many bytes more, of something long: they cost less than short frames would."""
         assert self._reading is not None
+        # The first part may have closed the connection, or brought requests that have to wait: then no more is read.
         if self.closed or self.connection.has_unhandled:
             return
         try:
@@ -289,6 +292,7 @@ class SocketConnection:
 
     def flush(self) -> None:
         """Writes what the connection has queued, as far as the socket takes it now, or closes if that was asked for."""
+        # Also of a connection that is closed: nobody else would empty its outbox.
         buffers = self.connection.take()
         if self.closed:
             return
@@ -340,6 +344,7 @@ class SocketConnection:
             total = sum(map(len, buffers))
             sent = self._try(buffers)
         else:
+            # What does not go into one call waits for the next one, in `write`.
             sent, total = self._try(buffers[:_BUFFERS_PER_CALL]), sum(map(len, buffers))
         if sent == total:
             return
@@ -410,6 +415,7 @@ class SocketConnection:
         if self._tls is not None and not self._unsent:  # else it would come in the midst of a record
             with contextlib.suppress(OSError):
                 self.socket.send(self._tls.farewell())
+        # Before the socket is closed: its number may be another one's right behind that.
         self._stop_reading()
         self._paused = False
         with contextlib.suppress(OSError):
@@ -454,6 +460,7 @@ def listen(address: str, backlog: int = 1024) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # A server that is started again need not wait until the system has forgotten the connections of the last one.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
         sock.listen(backlog)

@@ -71,6 +71,7 @@ class TlsSession:
 
         It has `steps` whenever it computes, and never while it waits for the other end.
         """
+        # The client speaks first.
         if not self._ssl.server_side:
             await self._step(sock, steps)
         done = False
@@ -203,6 +204,7 @@ class Handshakes:
         try:
             await begun.wait()
         except BaseException:
+            # Its step had come when the wait was given up: it is the next one's.
             if begun.is_set():
                 self.end_step()
             else:

@@ -104,6 +104,7 @@ def reload_certificates(
     if not tls.certificate:
         return False
     try:
+        # Tried on a context of nobody's: files that cannot be used must not change one that is in use.
         _show_certificate(_context(ssl.PROTOCOL_TLS_SERVER), tls, prefix)
     except ImpossibleSettingError as error:
         log.warning("certificate not reloaded", setting=error.setting, reason=error.reason)

@@ -47,6 +47,7 @@ class TraceFile:
         self._path = path
         self._file = open_file(path, "ab")
         self._has_begun = False
+        # Its header is written at once: if that fails nothing has begun, and the error is raised.
         self.writer = TraceWriter(self._write, header)
         self._has_begun = True
         self._flushed_ns = 0

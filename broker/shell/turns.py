@@ -32,6 +32,7 @@ class Turns:
         """Asks for a turn. It is cheap, and may be called any number of times before the turn."""
         self._wanted = True
         task = self._sleeping
+        # What sockets bring has its turn in the same step (`run_after`): no task need wake for it.
         if task is not None and not self._reading:
             self._sleeping = None
             trio.lowlevel.reschedule(task)

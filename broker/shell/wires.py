@@ -61,6 +61,7 @@ class Wires:
         for connection in self._outgoing.take():
             wire = wires.get(connection)
             if wire is None:
+                # Its socket is gone: what is queued for it goes nowhere.
                 connection.take()
             else:
                 wire.flush()

@@ -66,11 +66,13 @@ class JobsBetweenReads:
         while not self._ended.empty():
             job, result = self._ended.get()
             self._is_out = False
+            # Before the job is reported: what has failed is not taken back, and no turn follows.
             result.unwrap()
             self._done(job)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             result = outcome.capture(job.run)
+            # Before the sign that it is there: whoever reads that finds it.
             self._ended.put((job, result))
             os.eventfd_write(self._descriptor, 1)

@@ -287,6 +287,7 @@ def decode_command(body: bytes | memoryview, newest_format: int = THIS_RELEASE.n
     Raises `UnknownCommandError` where a newer release wrote it: one that is of a format above `newest_format`.
     """
     fields = cbor2.loads(bytes(body))
+    # For the error alone.
     kind = fields[0] if isinstance(fields, list) and fields else fields
     try:
         command = msgspec.convert((fields,), _AnyCommand).command

@@ -140,6 +140,7 @@ class Metadata:
                 if if_absent and group_config.group_name in self.groups:
                     return None
                 name = group_config.group_name
+                # A consumer group of which there were only offsets has settings now.
                 self.nameless_groups -= name not in self.groups and name in self.offsets.by_group
                 self.groups[name] = group_config
                 self.groups_version = _next_version(self.groups_version, group_ms)
@@ -150,6 +151,7 @@ class Metadata:
                 if not is_order:
                     return self._take_reports(offsets)
                 for group, topic, queue_id, _ in offsets:
+                    # An administrator's order ends an earlier one, which consumers need not follow any more.
                     self.parked.end(group, topic, queue_id)
                 self._commit_offsets(offsets)
             case ResetOffsets(offsets):
@@ -189,6 +191,7 @@ class Metadata:
             case RaiseFormat(version):
                 self.format = max(self.format, version)  # two leaders may have said so, one behind the other
             case RaiseHead(position):
+                # As with the format: the head never falls, in whatever order two leaders have raised it.
                 self.head_position = max(self.head_position, position)
             case Several(commands):
                 return tuple(self.apply(single) for single in commands)
@@ -196,6 +199,7 @@ class Metadata:
 
     def _delete_topic(self, topic: str) -> None:
         """Deletes a topic, with all that is noted of its queues."""
+        # Before the topic goes, of which it asks the number.
         self._count_queues(topic, None)
         self.topics.pop(topic, None)
         for group in self.offsets.forget_topic(topic):
@@ -210,11 +214,13 @@ class Metadata:
         A consumer group may have had hundreds of thousands of these: they go to `gone`, and are let go of in turns.
         """
         if self.groups.pop(group, None) is not None:
+            # Its offsets are all that is left of it, unless they go, too.
             self.nameless_groups += group in self.offsets.by_group
         if clean_offsets and group in self.offsets.by_group:
             self.gone += self.offsets.forget_group(group)
             self._offsets_forgotten(group)
         self.gone += self.parked.offsets.forget_group(group)
+        # Another table, so that the locks that go, maybe all of them, are freed in steps with the rest.
         locks = self.locks.without_group(group)
         if locks is not self.locks:
             self.gone += [*self.locks, *self.locks.values()]
@@ -255,6 +261,7 @@ class Metadata:
 
     def _forget_unchanged(self, offsets: Iterable[tuple[str, str, int, int]]) -> None:
         for group, topic, queue_id, offset in offsets:
+            # One that was reported since is somebody's.
             if self.offsets.get((group, topic), {}).get(queue_id) == offset:
                 self.parked.end(group, topic, queue_id)
                 self.offsets.remove(group, topic, queue_id)
@@ -377,8 +384,10 @@ class Metadata:
             name = reader.value()
             rest.append(name)
             table = msgspec.msgpack.decode(name, type=str)
+            # Some tables may be nil (`_Tables`), and have no rows then.
             if table in _ROWS and reader.is_at_array:
                 yield from reader.rows(_ROWS[table], partial(self._take, table))
+                # Its rows are taken already: what is left is read as a table without any.
                 rest.append(array_head(0))
             else:
                 rest.append(reader.value())

@@ -58,10 +58,12 @@ class Transactions:
         if decision is None:
             return
         for offset in decision.half_offsets:
+            # Whatever is said of a half message moves the horizon behind it, also where nothing follows from that.
             self._mention(offset)
             was_open = self.times_checked.pop(offset, None) is not None
             if decision.is_operation:
                 self.operations_owed.pop(offset, None)
+            # A second decision, which a producer may have repeated, makes no second operation message.
             elif was_open:
                 self.operations_owed[offset] = None
 
@@ -69,6 +71,7 @@ class Transactions:
         """Counts a question about each of these that is open."""
         for offset in half_offsets:
             self._mention(offset)
+            # Else it was decided while the question was on its way into the log.
             if offset in self.times_checked:
                 self.times_checked[offset] += 1
 

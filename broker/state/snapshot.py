@@ -121,5 +121,6 @@ def restore_queue_ends(queues: ConsumeQueues, ends: dict[tuple[str, int], int], 
         queue = queues.get(topic, queue_id)
         if queue is None:
             queue = queues.make(topic, queue_id)
+        # Only a queue without units: one that has some ends where they do.
         if queue.min_offset == queue.max_offset < end:
             queue.start_at(end)

@@ -92,6 +92,7 @@ def read_cbor_map(data: bytes | memoryview) -> dict[str, Any]:
         name_end = _cbor_end(view, at)
         end = _cbor_end(view, name_end)
         kind, _, begin = _cbor_head(view, name_end)
+        # The long texts, which hold the tables, are not copied; all else is short.
         value = view[begin:end] if kind == CBOR_BYTES else cbor2.loads(bytes(view[name_end:end]))
         members[cbor2.loads(bytes(view[at:name_end]))] = value
         at = end
@@ -118,6 +119,7 @@ def _cbor_end(data: memoryview, at: int) -> int:
     missing = 1
     while missing:
         kind, number, at = _cbor_head(data, at)
+        # A value takes the place of one that was missing, and its own members are missing then.
         missing -= 1
         if kind in {CBOR_BYTES, CBOR_TEXT}:
             at += number
@@ -136,6 +138,7 @@ def let_go(parts: list[object], at_once: int) -> Read[None]:
     """Empties a list of objects that nobody else has any more: to free hundreds of thousands takes tens of
     milliseconds."""
     while parts:
+        # From the end: the rest need not move.
         del parts[-at_once:]
         if parts:
             yield
@@ -179,10 +182,12 @@ class MessagePackReader:
             begin = self._at
             values_max = self._rows_at_once * _VALUES_A_ROW
             count, missing = self._pass(1, min(left, self._rows_at_once), values_max)
+            # A row that is longer than a step goes on in the next ones; it is taken when it has ended.
             while missing:
                 yield
                 passed, missing = self._pass(missing, 1, values_max)
                 count += passed
+            # The rows of the step, with a head of their own: msgspec decodes whole texts only.
             take(decoder.decode(b"".join((array_head(count), self._data[begin : self._at]))))
             left -= count
             if self._pace.spent(count):

@@ -99,6 +99,7 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
 
     def forget_group(self, group: str) -> list[dict[int, int]]:
         """Removes all offsets of a consumer group, and returns them, to be let go in steps."""
+        # None of its dicts is changed, so that views keep theirs.
         gone = [*self.by_group.pop(group, {}).values()]
         self.count -= sum(map(len, gone))
         return gone
@@ -119,6 +120,7 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
 
     def _topics_to_change(self, group: str) -> dict[str, dict[int, int]]:
         topics, copied = self.by_group.get(group), self._copied
+        # A view may have the same dict: before its first change since then it is copied, once.
         if topics is None or (copied is not None and group not in copied.groups):
             topics = self.by_group[group] = {} if topics is None else topics.copy()
             if copied is not None:
@@ -146,6 +148,8 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
         # Anew, also with other views: what was copied for them this one shares.
         self._copied = _Copied()
         self._views += 1
+        # Nobody gives a view back: it ends with the last who has it. At the end of the process nothing is left to
+        # count.
         weakref.finalize(view, self._given_back).atexit = False
         return view
 

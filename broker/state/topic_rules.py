@@ -93,6 +93,7 @@ class InvalidNameError(RequestError):
 
 def check_topic_name(topic: str) -> None:
     """Raises `InvalidNameError` unless clients may use the name: 1 to 127 of `%|a-zA-Z0-9_-` (255 for retry topics)."""
+    # Retry and dead letter topics are named by a prefix and their consumer group.
     longest = INTERNAL_TOPIC_LENGTH_MAX if topic.startswith(CONSUMER_GROUP_PREFIXES) else TOPIC_LENGTH_MAX
     _check("topic", topic, longest)
 

@@ -49,11 +49,14 @@ class Writers:
     def begin(self, topic: str, writer: str, number: int, position: int, group_ms: int) -> Begun:
         """Takes the beginning of a portion, of one that was begun or done before, too."""
         key = (topic, writer)
+        # Taken out and put in again, so that it stands last.
         known = self.portions.pop(key, None)
         if known is None or known.number < number:
             self.portions[key] = Portion(number, position, is_done=False, touched_ms=group_ms)
             return Begun("new", position)
+        # The position stays: what was stored of it may lie as far back as where it was begun first.
         self.portions[key] = Portion(known.number, known.position, known.is_done, group_ms)
+        # Portions are written one number after the other: of all before the last one all is stored.
         if known.is_done or known.number > number:
             return Begun("done", known.position)
         return Begun("begun", known.position)
@@ -63,12 +66,14 @@ class Writers:
         key = (topic, writer)
         known = self.portions.get(key)
         if known is not None and known.number == number:
+            # So that it stands last, as the one that was heard of last.
             del self.portions[key]
             self.portions[key] = Portion(number, known.position, is_done=True, touched_ms=group_ms)
 
     def unheard_since(self, time_ms: int) -> Iterator[tuple[str, str]]:
         """The writers that were last heard of before a time."""
         for key, portion in self.portions.items():
+            # All behind it were heard of later.
             if portion.touched_ms >= time_ms:
                 return
             yield key
