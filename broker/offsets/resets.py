@@ -88,12 +88,13 @@ class OffsetResets:
         if self._offsets.has_order_under_way(key):
             return  # it may lead to the same place, and is to be followed, too: an end names no more than that
 
-        def ended(_: object = None) -> None:
-            self._ending.pop(key, None)
+        def ended(_: object) -> None:
+            del self._ending[key]
 
         self._offsets.propose()  # what was reported while the order stood may not come after its end
         try:
-            self._leadership.propose_command(EndResets(((*key, target),)), ended, ended)
+            # When the leadership ends nothing is ending any more. Who waited may be told so late, in a later term.
+            self._leadership.propose_command(EndResets(((*key, target),)), ended)
         except (ReplicaError, DiskFullError):
             return  # the order stands, and is told again
         self._ending[key] = None

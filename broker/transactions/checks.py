@@ -378,8 +378,9 @@ class TransactionChecks:
             raise RequestError(ResponseCode.SYSTEM_BUSY, f"{header.message_id} is being resumed")
         self._leadership.check_may_append()
         waiter = CallbackWaiter(
-            lambda _: self._resumed(header.message_id, connection, command, True),
-            lambda: self._resumed(header.message_id, connection, command, False),
+            lambda _: self._resumed(header.message_id, connection, command),
+            # Told late, maybe: the same order may have come anew by then, to this node in a later term.
+            lambda: reply_unknown(connection, command),
         )
         try:
             self._leadership.append_message(
@@ -389,13 +390,10 @@ class TransactionChecks:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         self._resuming[header.message_id] = None
 
-    def _resumed(self, message_id: str, connection: Connection, command: RemotingCommand, done: bool) -> None:
-        """Answers an order whose new half message is committed (`done`), or of unknown outcome."""
-        self._resuming.pop(message_id, None)
-        if done:
-            reply(connection, command, ResponseCode.SUCCESS)
-        else:
-            reply_unknown(connection, command)
+    def _resumed(self, message_id: str, connection: Connection, command: RemotingCommand) -> None:
+        """Answers an order whose new half message is committed."""
+        del self._resuming[message_id]
+        reply(connection, command, ResponseCode.SUCCESS)
 
     def _ask_from_the_start(self, connection: Connection, command: RemotingCommand, half_offset: int) -> None:
         """Has the questions counted anew. Raises `RequestError` for a transaction that is decided."""

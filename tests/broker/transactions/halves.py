@@ -62,6 +62,10 @@ def end(client: Client, half: SendMessageResponseHeader, outcome: int, **changes
     return client.wait(start_end(client, half, outcome, **changes)).code
 
 
+def resume(client: Client, message_id: str) -> int:
+    return client.call(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": message_id}).code
+
+
 def records(client: Client, topic: str = "T", queue_id: int = 0) -> list[Record]:
     found: list[Record] = []
     while True:

@@ -28,6 +28,7 @@ from tests.broker.transactions.halves import (
     prepared,
     questions,
     records,
+    resume,
     send_half,
     state,
 )
@@ -233,10 +234,6 @@ def test_many_are_asked_about_in_slices(group: Group) -> None:
 
 
 # ---------------------------------------------------------------------- resuming
-
-
-def resume(client: Client, message_id: str) -> int:
-    return client.call(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": message_id}).code
 
 
 def test_given_up_is_resumed_once() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.inner_limits import InnerLimits
+from broker.replica.leadership import Leadership
 from broker.replica.proposals import NewMessage
+from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC
 from log.errors import DiskFullError
 from raft.messages import AppendRequest
 from tests.broker.harness import Client, Group
@@ -22,6 +26,8 @@ from tests.broker.transactions.halves import (
     open_ones,
     prepared,
     questions,
+    records,
+    resume,
     send_half,
     start_end,
     state,
@@ -91,6 +97,62 @@ def test_a_transaction_whose_decision_was_lost_is_asked_about_and_decided_anew_b
     assert len(questions(producer)) > asked
     assert end(producer, half, ROLLBACK) == ResponseCode.SUCCESS
     assert bodies(producer) == []
+
+
+def test_an_order_of_an_earlier_term_that_is_told_late_does_not_end_a_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of thousands who wait when a leadership ends the last are told turns later: the node may lead again by then."""
+    monkeypatch.setattr(Group, "limits", InnerLimits(append_bytes_max=1))
+    group = prepared(transaction_check_max=1)
+    old = group.leader
+    producer = group.connect(group.follower)
+    producer.heartbeat(producer_group="P")
+    send_half(producer, b"x")
+    group.advance(3 * INTERVAL_S)
+    (given_up,) = records(producer, CHECK_EXHAUSTED_TOPIC)
+    order = {"msgId": f"7F00000100002710{given_up.physical_offset:016X}"}
+    group.converge()
+    leadership, untold = group.node(old).replica.leadership, list[Callable[[], None]]()
+
+    def start() -> tuple[Client, int]:
+        """Has the leader append the new half message, which reaches nobody else."""
+        end = leadership.store.log.last_index
+
+        def lost(source: str, target: str, frame: Frame) -> bool:
+            message = frame.message if isinstance(frame, RaftFrame) else None
+            return isinstance(message, AppendRequest) and bool(message.spans)
+
+        group.lose = lost
+        client = group.connect(old)
+        opaque = client.start_call(RequestCode.RESUME_CHECK_HALF_MESSAGE, order)
+        group.run_until(lambda: leadership.store.log.last_index > end, "the order to be appended")
+        return client, opaque
+
+    def stop(stops: Callable[[Leadership], None] = Leadership.stop) -> None:
+        stops(leadership)
+        untold.extend(leadership.untold)
+        leadership.untold.clear()
+
+    monkeypatch.setattr(leadership, "stop", stop)
+    start()
+    group.partition(old)
+    group.run_until(lambda: not leadership.serving, "the old leader to step down")
+    assert untold, "the order waited"
+    group.lose = lambda source, target, frame: False
+    group.heal()
+    group.elect()
+    group.converge()
+    group.transfer_leadership(old)
+    group.converge()
+    again, _ = start()
+    for tell in untold:
+        tell()
+    assert resume(again, order["msgId"]) == ResponseCode.SYSTEM_BUSY
+    group.lose = lambda source, target, frame: False
+    group.advance(1)
+    assert resume(producer, order["msgId"]) == ResponseCode.SUCCESS
+    assert len(open_ones(group)) == 1
 
 
 def test_next_leader_goes_on_asking_with_the_count(group: Group) -> None:
