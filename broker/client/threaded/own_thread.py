@@ -28,6 +28,8 @@ class OwnThread(Generic[Held]):
         self._block = block
         self._name = name
         self._used = False
+        self._left = False
+        """`close` was called, maybe before the thread had a token by which it could be told."""
         self._opened: Future[Held] = Future()
         self._ended: Future[None] = Future()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -48,6 +50,7 @@ class OwnThread(Generic[Held]):
 
     def close(self) -> Future[None]:
         """Cancel the calls and leave the block; the future is that of the thread's end, with the block's exception."""
+        self._left = True
         try:
             if self._token is not None:
                 self._token.run_sync_soon(self._close)
@@ -123,6 +126,9 @@ class OwnThread(Generic[Held]):
     async def _hold(self) -> None:
         self._closing = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
+        # In this order, and the other way round in `close`: one of the two sees what the other has set.
+        if self._left:
+            self._closing.set()
         async with self._block as held:
             try:
                 async with trio.open_nursery() as self._calls:

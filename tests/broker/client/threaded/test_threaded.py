@@ -137,6 +137,25 @@ def test_clients_work_inside_one_block_only(name_server: RunningBroker) -> None:
         sync.Producer(name_server, group="no group")
 
 
+def test_an_entry_that_is_given_up_at_once_leaves_the_block() -> None:
+    """Its thread may not have begun: it must not hold the block for as long as the program runs."""
+
+    async def main() -> None:
+        producer = aio.Producer("127.0.0.1:1", group="given_up")
+        entering = asyncio.ensure_future(producer.__aenter__())
+        await asyncio.sleep(0)
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+
+    for _ in range(10):
+        asyncio.run(main())
+    for thread in threading.enumerate():
+        if thread.name == "trivet producer given_up":
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+
+
 def test_a_program_on_asyncio(name_server: RunningBroker) -> None:
     async def main() -> None:
         async with aio.Producer(name_server, group="p") as producer:
