@@ -147,6 +147,7 @@ class LocksProcessor:
 
         def all_done(result: object) -> None:
             self._under_way -= new
+            assert self._under_way >= 0, f"{new} locks were counted once more than they came"
             results.append(result)
             assert len(results) == len(parts), "the log keeps the order of the parts"
             answer(results)

@@ -190,6 +190,7 @@ class DelayService:
                     self._deadline.due_ns = min(self._deadline.due_ns, due_ns)
             self._settle_when_idle()
         except (ReplicaError, DiskFullError) as error:
+            # The log takes no more now, or is not this node's to write any more: the other levels wait, too.
             tell_of_refusal(self._events, "delay levels", error, now_ns)
             self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
 
@@ -271,7 +272,9 @@ class DelayService:
         return now_ns
 
     def _due_ns(self, level: int, offset: int, end: int, ahead_ms: int) -> int:
-        """The time to deliver a message that is due in `ahead_ms` by the group's time, of a queue up to `end`."""
+        """Returns when to deliver the level's message at `offset` (monotonic ns), which is due in `ahead_ms` by the
+        group's time. The level's queue ends at `end`.
+        """
         now_ns = self._time.now_ns
         ahead_ns, delay_ns = ahead_ms * 1_000_000, self._delay_ns[level - 1]
         if ahead_ns <= delay_ns:

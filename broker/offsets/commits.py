@@ -418,6 +418,8 @@ class OffsetCommits:
 
         def end() -> None:
             self._under_way_new -= new
+            # A count that drifted would in time refuse every new offset, or let them grow without end.
+            assert self._under_way_new >= 0, f"{new} offsets were counted once more than they came"
             for give_back in claims:
                 give_back()
 

@@ -128,8 +128,9 @@ class PullChecks:
         return None if subscription is None else filter_of(subscription)
 
     def is_broadcast(self, group: str) -> bool:
-        """Tells whether each member of the consumer group gets all messages; without members nobody knows, which is
-        no."""
+        """Tells whether each member of the consumer group gets all messages; False while it has no members, who alone
+        say so.
+        """
         known = self._registry.consumer_group(group)
         return known is not None and known.message_model is MessageModel.BROADCASTING
 

@@ -105,6 +105,8 @@ class QueueReads:
         bytes_max = self._bytes_max
         if header.max_message_bytes is not None and header.max_message_bytes > 0:
             bytes_max = min(header.max_message_bytes, BYTES_MAX_REQUESTED)
+        # A filter that little passes must not keep the node's turn: the consumer is told to go on behind what was
+        # looked at, as by `DefaultMessageStore.getMessage`.
         scanned = max(self._state.limits.scanned_units, count)
         tags, sql = (None, wanted) if isinstance(wanted, SqlFilter) else (wanted, None)
         work_left = SQL_WORK_MAX

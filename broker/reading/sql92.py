@@ -130,6 +130,7 @@ def compile_sql(expression: str) -> Predicate:
             pass
     outcome = _long[expression]
     if isinstance(outcome, SqlError):
+        # A new one each time: one that is kept would gather the tracebacks of all who raise it.
         raise SqlError(outcome.position, outcome.reason)
     return outcome
 
@@ -147,6 +148,7 @@ def compile_in_steps(expression: str) -> Iterator[None]:
     for _ in reading.steps:
         yield
     _under_way.pop(expression, None)
+    # All who waited come here, whoever of them did the last step.
     for outcome in reading.outcomes:
         _long[expression] = outcome
     while len(_long) > _LONG_REMEMBERED:

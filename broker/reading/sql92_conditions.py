@@ -216,6 +216,7 @@ class Compiler:
     def negative(self, node: Part) -> Part:
         if node.is_constant:
             value = node.value
+            # The sign of what is no number makes it unknown, as in RocketMQ's UnaryExpression.
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 return Part(lambda _: None, at=node.at)
             return _constant(Long(-value) if isinstance(value, Long) else -value, node.at)
@@ -233,6 +234,7 @@ class Compiler:
     def integer(self, token: Token) -> Part:
         """Raises SqlError for a number beyond 64 bits."""
         digits = token.text.rstrip("lL")
+        # 64 bits have 19 digits at most: a longer text is not read at all, which could take long.
         if len(digits) > 19 or int(digits) >= 1 << 63:
             raise SqlError(token.at, f"{token.text[:40]} is beyond 64 bits")
         return _constant(int(digits) if int(digits) < 1 << 31 else Long(digits), token.at)

@@ -253,7 +253,10 @@ class RepeatedSends:
 
     def _leave(self, decision: "_Decision", attempts: Iterable[tuple[Connection, RemotingCommand]]) -> None:
         """Ends a decision; has turns handle attempts anew, which go to the leader where that is another node."""
-        del self._decisions[decision.topic, decision.key]
+        name = decision.topic, decision.key
+        # With two decisions of one message under way both could find nothing, and append it.
+        assert self._decisions[name] is decision, f"another attempt of {name} is being decided"
+        del self._decisions[name]
         for attempt in attempts:
             self.leaving.add(attempt[0].share, attempt)
         if self.leaving:

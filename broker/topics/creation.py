@@ -114,7 +114,7 @@ class Creations:
     def create_group(
         self, group: str, group_ms: int, created: Callable[[], None], lost: Callable[[], None]
     ) -> bool:
-        """Creates a consumer group by its use; False if there is nothing to create, or that may not be.
+        """Creates a consumer group by its use. Returns False, with nothing done, if it is there or may not be created.
 
         Raises `RequestError` where there is no room for it, and as `propose`.
         """

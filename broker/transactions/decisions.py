@@ -235,6 +235,7 @@ class Decisions:
             (CHECK_EXHAUSTED_TOPIC, None),
         ):
             for view in records_with_key(self._leadership, topic, key, half.physical_offset):
+                # Keys are the clients' words: another transaction may have the same one.
                 if peek(view).prepared_transaction_offset == half.physical_offset:
                     return outcome
         return TransactionOutcome.ROLLBACK  # which leaves no message

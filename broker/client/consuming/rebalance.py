@@ -94,6 +94,7 @@ class Assignment:
         failure_wait_s = REBALANCE_AFTER_FAILURE_S
         while True:
             failed = await self._rebalance()
+            # The retry topic comes into being by this member's own heartbeat: nobody waits for its queues.
             if all(topic.startswith(RETRY_PREFIX) for topic in failed):
                 self.is_known.set()
             wait_s = failure_wait_s if failed else REBALANCE_S
@@ -179,6 +180,7 @@ class Assignment:
             if self._locks is None:
                 reader.drop()
             else:
+                # What is in hand is finished first: until then no other member may have the lock.
                 reader.retire()
                 self._core.tasks.start_soon(self._hand_over, self._locks, reader)
         for queue in share:
@@ -211,6 +213,7 @@ class Assignment:
 
     def _start_reader(self, queue: MessageQueue, fixed_start: int | None = None) -> None:
         async def find_start() -> int:
+            # The lock first: until it is this member's, the one before may store offsets.
             if self._locks is not None:
                 await self._locks.acquire(queue)
             if fixed_start is not None:

@@ -79,6 +79,7 @@ class PatientCalls:
             try:
                 route = await self._route_before(deadline_ns, queue.topic)
                 address = address_of(route, queue, avoid=avoid)
+                # Whatever comes of it, the next attempt goes to another member: any of them forwards to the leader.
                 avoid = [address]
                 remaining_s = max((deadline_ns - runtime.now_ns()) / 1e9, 0.001)
                 limit_s = min(remaining_s, self._attempt_timeout_s)

@@ -22,7 +22,9 @@ class Pauses:
         return self.grow() * (0.5 + self._random.random())
 
     def grow(self) -> float:
-        """Return the mean of the next pause instead of it; the one after is longer all the same."""
+        """Return the mean of the next pause, without chance, in seconds; the pause after it is longer, as after
+        `next_s`.
+        """
         mean_s = self._mean_s
         self._mean_s = min(mean_s * self._growth, self._max_s)
         return mean_s
