@@ -126,7 +126,8 @@ class Forwarding:
         self._by_connection: dict[Connection, _Client] = {}
         """The clients of `_by_number`, by their connections."""
         self._next_number = 0
-        self._places = SharedPlaces(view.limits.forwarded_max)
+        self.places = SharedPlaces(view.limits.forwarded_max)
+        """The requests that wait for the leader's response; to be looked at only."""
         """Of the requests in `waiting` of all clients: each has its place as long as it is there."""
         self._unsent: dict[str, UnsentForwards] = {}
         """By node, what is for it."""
@@ -258,7 +259,7 @@ class Forwarding:
             )
             return
         try:
-            is_sent = self._places.has_room(client.share) and self._send(leader, client, command)
+            is_sent = self.places.has_room(client.share) and self._send(leader, client, command)
         except ValueError as error:  # with every field written out it has become longer than a frame may be
             reply(connection, command, ResponseCode.MESSAGE_ILLEGAL, str(error))
             return
@@ -274,7 +275,7 @@ class Forwarding:
             client.waiting[command.opaque] = WaitingRequest(
                 connection, command, self._time.now_ns, State.FORWARDED, number, leader, self._view.term
             )
-            self._places.take(client.share)
+            self.places.take(client.share)
         # Also behind a request that wants no answer: whoever has heard of a client has to hear that it is gone.
         client.known_to = leader
 
@@ -549,7 +550,7 @@ class Forwarding:
         assert client.waiting[opaque] is request, "an opaque waits once"
         # Its place and its opaque are free before it goes on: it may be forwarded again.
         del client.waiting[opaque]
-        self._places.give_back(client.share)
+        self.places.give_back(client.share)
         connection = client.connection
         if state is State.UNKNOWN:
             reply_unknown(connection, request.command)

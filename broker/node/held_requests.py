@@ -14,6 +14,7 @@ from broker.node.request_states import State, WaitingRequest
 from broker.remoting.command import RemotingCommand
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
+from broker.requests.shared_places import SharedPlaces
 
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 
@@ -31,6 +32,11 @@ class HeldRequests:
         self._shares: OrderedDict[str, OrderedDict[Connection, list[WaitingRequest]]] = OrderedDict()
         """The same requests by whom the clients count as (`Connection.share`) and by connection, in the order of their
         numbers; none of these is empty. The first of the first is next."""
+
+    @property
+    def places(self) -> SharedPlaces:
+        """The places that held requests take."""
+        return self._budget.places
 
     def __len__(self) -> int:
         return len(self.waiting)

@@ -10,7 +10,7 @@ client's node, `relayed_clients.py` that of the leader.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -50,6 +50,7 @@ from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import BatchUnderWayError, NotServingError, OverloadedError, RequestError
 from broker.requests.processing import HandledOn, Handler, Processor
 from broker.requests.responses import refuse, reply
+from broker.requests.shared_places import SharedPlaces
 from broker.settings.live import LiveSettings
 from broker.settings.tables import Settings
 from broker.state.commands import Command, DeleteTopic, PutTopic, Several
@@ -112,6 +113,15 @@ _ABOUT_THE_NODE: Final = frozenset(
 """Requests that a node answers although it is no member of its group."""
 
 
+class WaitingPlaces(NamedTuple):
+    """The places of requests that wait at a node, by what they wait for."""
+
+    leader: SharedPlaces
+    answer: SharedPlaces
+    """The leader's."""
+    turn: SharedPlaces
+
+
 class Node:
     """The processors, and everything between a client's frame and the processor that answers it."""
 
@@ -169,6 +179,7 @@ class Node:
             self.handle_admitted,
             events,
         )
+        self.waiting_places = WaitingPlaces(self._held.places, self._forwarding.places, self._relayed.places)
         # Processors ask a node to forward (`Requests` in ports.py); `Forwarding` does it, without one more call.
         self.forward = self._forwarding.forward
         self.forward_late = self._forwarding.forward_late

@@ -55,6 +55,8 @@ class RelayedClients:
         """The work that may still be done until the end of the next turn."""
         self._broken: dict[str, PeerProtocolError] = {}
         """By node, what is wrong with a request that had to wait: the node hears of it with its next one."""
+        self.places = self._unhandled.places
+        """The places of requests that wait for a turn; to be looked at only."""
         self.waiting = self._unhandled.by_share
         """Not empty while requests wait for a turn, which is wanted at once then."""
         self.given_back: deque[tuple[RelayedConnection, NotDone]] = deque()

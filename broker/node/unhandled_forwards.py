@@ -30,7 +30,7 @@ def work_of(frame: Forward | ClientGone) -> int:
 class UnhandledForwards:
     """The forwarded requests of one node that are not handled yet."""
 
-    __slots__ = ("_bytes", "_in_turn", "_places", "by_share")
+    __slots__ = ("_bytes", "_in_turn", "by_share", "places")
 
     def __init__(self, requests_max: int) -> None:
         """`requests_max`: of all nodes together. Another node has no more of them wait for an answer from here
@@ -38,7 +38,8 @@ class UnhandledForwards:
         self._in_turn: InTurn[Item] = InTurn()
         self.by_share = self._in_turn.by_share
         """By whom the clients count as (`RelayedConnection.share`)."""
-        self._places = SharedPlaces(requests_max)
+        self.places = SharedPlaces(requests_max)
+        """The requests; to be looked at only."""
         self._bytes = SharedPlaces(UNHANDLED_BYTES_MAX)
         """The bytes of the requests; those of a client that has gone do not count."""
 
@@ -47,7 +48,7 @@ class UnhandledForwards:
 
     def has_room(self, relayed: RelayedConnection, frame: Forward) -> bool:
         """Tells whether one more request may wait."""
-        return self._places.has_room(relayed.share) and self._bytes.has_room(relayed.share, len(frame.body))
+        return self.places.has_room(relayed.share) and self._bytes.has_room(relayed.share, len(frame.body))
 
     def add(self, relayed: RelayedConnection, frame: Forward | ClientGone) -> None:
         """Has something wait behind all that is of the same share; of a request `has_room` was asked."""
@@ -55,7 +56,7 @@ class UnhandledForwards:
         if isinstance(frame, Forward):
             # Not the slice, which would keep all that has come with it.
             frame = Forward(frame.connection, frame.host, frame.term, bytes(frame.body))
-            self._places.take(share)
+            self.places.take(share)
             self._bytes.take(share, len(frame.body))
         self._in_turn.add(share, (relayed, frame))
 
@@ -73,5 +74,5 @@ class UnhandledForwards:
     def _taken(self, item: Item) -> None:
         relayed, frame = item
         if isinstance(frame, Forward):
-            self._places.give_back(relayed.share)
+            self.places.give_back(relayed.share)
             self._bytes.give_back(relayed.share, len(frame.body))

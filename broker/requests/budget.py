@@ -21,12 +21,12 @@ class Budget:
     from others (`SharedPlaces`).
     """
 
-    __slots__ = ("_bytes", "_places", "_taken", "_what")
+    __slots__ = ("_bytes", "_taken", "_what", "places")
 
     def __init__(self, what: str, requests_max: int = REQUESTS_MAX, bytes_max: int = BYTES_MAX) -> None:
         """`what` says in words, to those that are refused, for what the others wait."""
         self._what = what
-        self._places = SharedPlaces(requests_max)
+        self.places = SharedPlaces(requests_max)
         self._bytes = SharedPlaces(bytes_max)
         self._taken: dict[int, tuple[int, int]] = {}
         """By the identity of a waiting request, how often it waits, and its size when it came: its header may be turned
@@ -40,12 +40,12 @@ class Budget:
         share = connection.share
         # One request may wait more than once, as for the answers of several clients.
         times, size = self._taken.get(id(command)) or (0, waiting_bytes(command))
-        if not (self._places.has_room(share) and self._bytes.has_room(share, size)):
+        if not (self.places.has_room(share) and self._bytes.has_room(share, size)):
             raise OverloadedError(
-                f"{self._places.taken} requests of {self._bytes.taken} bytes wait for {self._what}"
+                f"{self.places.taken} requests of {self._bytes.taken} bytes wait for {self._what}"
             )
         self._taken[id(command)] = times + 1, size
-        self._places.take(share)
+        self.places.take(share)
         self._bytes.take(share, size)
 
     def give_back(self, connection: Connection, command: RemotingCommand) -> None:
@@ -54,7 +54,7 @@ class Budget:
         times, size = self._taken.pop(id(command))
         if times > 1:
             self._taken[id(command)] = times - 1, size
-        self._places.give_back(connection.share)
+        self.places.give_back(connection.share)
         self._bytes.give_back(connection.share, size)
 
 

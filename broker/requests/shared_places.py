@@ -9,13 +9,18 @@ is never sent away for another: what he waits for may have begun. What counts as
 in one place (`broker.remoting.addresses.share_of`).
 """
 
+from collections.abc import Callable
 from typing import Final
+
+
+def _unheard() -> None:
+    """Nobody wants to hear of it."""
 
 
 class SharedPlaces:
     """`most` places, and how many of them each address has."""
 
-    __slots__ = ("_half", "_most", "_of", "taken")
+    __slots__ = ("_half", "_most", "_of", "none_left", "taken")
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
@@ -23,6 +28,8 @@ class SharedPlaces:
         self._of: dict[str, int] = {}
         """By what addresses count as; never 0."""
         self.taken = 0
+        self.none_left: Callable[[], object] = _unheard
+        """Called when somebody who asks finds no room."""
 
     def has_room(self, share: str, wanted: int = 1) -> bool:
         """Tells whether an address may have `wanted` places more."""
@@ -30,7 +37,10 @@ class SharedPlaces:
             return True
         # Who asks counts as one of those that have places.
         shares = len(self._of) + (share not in self._of)
-        return (self._of.get(share, 0) + wanted) * shares <= self._most - self.taken
+        if (self._of.get(share, 0) + wanted) * shares <= self._most - self.taken:
+            return True
+        self.none_left()
+        return False
 
     def take(self, share: str, wanted: int = 1) -> None:
         """Notes that places are taken; `has_room` was asked."""

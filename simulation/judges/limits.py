@@ -28,9 +28,9 @@ def check_limits(host: BrokerHost) -> None:
         _check(host, "entries wait for a majority", pending, limits.max_pending_proposals + _ENTRIES_BESIDE)
     _check(host, "pulls are held", node.stats.pulls_held(), limits.max_held_pulls)
     _check(host, "requests wait for a leader", node.held_count, inner_limits.held_requests_max)
-    forwarded, unhandled = node._forwarding._places.taken, node._relayed._unhandled._places.taken
-    _check(host, "requests wait for the leader's answer", forwarded, inner_limits.forwarded_max)
-    _check(host, "requests wait for a turn", unhandled, inner_limits.unhandled_max)
+    places = node.waiting_places
+    _check(host, "requests wait for the leader's answer", places.answer.taken, inner_limits.forwarded_max)
+    _check(host, "requests wait for a turn", places.turn.taken, inner_limits.unhandled_max)
     metadata = node.replica.metadata
     # What brokers need for transactions they make without asking for room.
     own_topics = int(CHECK_EXHAUSTED_TOPIC in metadata.topics)

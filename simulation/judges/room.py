@@ -7,24 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.node.node import Node
-from broker.requests.shared_places import SharedPlaces
 from simulation.journal import Journal
-
-
-class _Places(SharedPlaces):
-    """Places that tell when there is no room."""
-
-    __slots__ = ("_has_none",)
-
-    def __init__(self, most: int, has_none: Callable[[], object]) -> None:
-        super().__init__(most)
-        self._has_none = has_none
-
-    def has_room(self, share: str, wanted: int = 1) -> bool:
-        if super().has_room(share, wanted):
-            return True
-        self._has_none()
-        return False
 
 
 def watch_room(node: Node, journal: Journal) -> None:
@@ -33,13 +16,7 @@ def watch_room(node: Node, journal: Journal) -> None:
     def mark(text: str) -> Callable[[], None]:
         return lambda: journal.reached(text)
 
-    limits = node.replica.limits
-    node._held._budget._places = _Places(
-        limits.held_requests_max, mark("too many requests wait for a leader")
-    )
-    node._forwarding._places = _Places(
-        limits.forwarded_max, mark("too many requests wait for the leader's answer")
-    )
-    node._relayed._unhandled._places = _Places(
-        limits.unhandled_max, mark("too many requests wait for a turn")
-    )
+    places = node.waiting_places
+    places.leader.none_left = mark("too many requests wait for a leader")
+    places.answer.none_left = mark("too many requests wait for the leader's answer")
+    places.turn.none_left = mark("too many requests wait for a turn")

@@ -133,9 +133,8 @@ def node(**said: Any) -> Any:
         "replica": said.get("replica") or replica(),
         "listeners": stand_in(arrivals=[], role_changes=deaf, commands=[]),
         "long_requests": stand_in(in_steps=()),
-        "_relayed": stand_in(forwarded=None, _received=None, _unhandled=stand_in()),
-        "_held": stand_in(_budget=stand_in()),
-        "_forwarding": stand_in(),
+        "_relayed": stand_in(forwarded=None, _received=None),
+        "waiting_places": stand_in(leader=stand_in(), answer=stand_in(), turn=stand_in()),
     }
     return stand_in(**(usual | said))
 

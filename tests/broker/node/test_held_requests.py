@@ -487,7 +487,7 @@ def test_a_leader_that_is_deposed_hands_its_reads_on_in_turns(lines: Lines) -> N
     assert lines.most <= LINES_MAX
     group.lose = lambda source, target, frame: False
     assert {client.wait(opaque).code for client, opaque in asked} == {ResponseCode.SUCCESS}
-    assert not group.node(old)._behind_barrier._places.taken
+    assert not group.node(old)._behind_barrier.places.taken
 
 
 def test_what_comes_while_forwarded_requests_go_on_stays_behind_them() -> None:

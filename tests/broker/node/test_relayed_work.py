@@ -220,9 +220,9 @@ def test_what_waits_of_a_node_is_lost_with_its_link(group: Group) -> None:
     assert len(waiting) == 9 * WORK + 1
     link_to_leader(group, follower).close("a test ends it")
     assert len(waiting) == 1, "that of the other node"
-    assert (waiting._places.taken, waiting._bytes.taken) == (1, len(data))
+    assert (waiting.places.taken, waiting._bytes.taken) == (1, len(data))
     group.settle()
-    assert (waiting._places.taken, waiting._bytes.taken) == (0, 0)
+    assert (waiting.places.taken, waiting._bytes.taken) == (0, 0)
 
 
 def test_of_one_address_half_of_the_places_are_taken_and_others_find_one(group: Group) -> None:
