@@ -50,6 +50,8 @@ that the seeds without it stay as they are."""
 _LATER_LIMITS_SHARE: Final = 0.3
 """The share of the dense plans in which little is delivered, looked at and sorted at once; the seeds without it stay as
 they are."""
+_LITTLE_ROOM_SHARE: Final = 0.5
+"""Half of the plans keep their room: what begins with many at once is seldom refused there."""
 _PREFERRED_SHARE: Final = 0.4
 """The share of the dense plans whose group prefers a leader."""
 _ACTORS_MAX: Final = 2
@@ -144,7 +146,7 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
         limits=_with_later_limits(seed, _draw_limits(stream(f"limits {seed}"))),
         shape=_draw_shape(stream(f"shape {seed}"), group_size),
     )
-    return with_little_room(with_founder(plan), share=1)
+    return with_little_room(with_founder(plan), _LITTLE_ROOM_SHARE)
 
 
 def _draw_actors(random: Random, seed: int) -> tuple[str, ...]:
