@@ -258,6 +258,7 @@ def _about_the_node(
         replica.loads,
         replica.release,
         node.settings.current.node,
+        replica.limits.backup_lease_ms,
         node.time,
         node.listeners,
     )

@@ -3,7 +3,8 @@
 A backup is a place in the log: every entry up to it, and the replicated state behind exactly that entry. All of that is
 committed, so it does not matter which node is read, nor who leads meanwhile. What is committed never changes; only
 retention could take entries that are still to be read. So a backup under way holds them: from the entry that was read
-last on, until it ends. It ends with its connection, or when nothing was read for `LEASE_NS`.
+last on, until it ends. It ends with its connection, or when nothing was read for a minute
+(`InnerLimits.backup_lease_ms`).
 
 Reading costs the node no more than a consumer of old messages does: slices of the mapping, brought into memory by a
 worker where they are cold, one at a time. The reader decides how fast.
@@ -29,7 +30,7 @@ from broker.remoting.pieces import Pieces
 from broker.replica.applied import AppliedState
 from broker.replica.loads import Loads
 from broker.requests.connection import Connection
-from broker.requests.deadline import NEVER, Time
+from broker.requests.deadline import MS, NEVER, Time
 from broker.requests.errors import RequestError
 from broker.requests.long_bodies import while_wanted
 from broker.requests.processing import HandledOn, Route
@@ -39,9 +40,6 @@ from broker.state.release import Release
 from log.entries.entry_log import EntryLog
 from log.entries.entry_reads import check_run
 from log.errors import DamagedLogError, OutOfRangeError
-
-LEASE_NS: Final = 60_000_000_000
-"""A backup of which nothing was read for so long is over."""
 
 SLICE_BYTES: Final = 1 << 20
 """The most that one response carries, unless a single entry is larger."""
@@ -90,9 +88,11 @@ class BackupProcessor:
         loads: Loads,
         release: Release,
         names: NodeSettings,
+        lease_ms: int,
         time: Time,
         listeners: Listeners,
     ) -> None:
+        self._lease_ns = lease_ms * MS
         self._applied = applied
         self._log = entry_log
         self._loads = loads
@@ -241,7 +241,7 @@ class BackupProcessor:
         return backup
 
     def _renew(self) -> None:
-        self._lease.due_ns = self._time.now_ns + LEASE_NS
+        self._lease.due_ns = self._time.now_ns + self._lease_ns
 
     def _disconnected(self, connection: Connection) -> None:
         if self._backup is not None and self._backup.connection is connection:

@@ -35,7 +35,7 @@ from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_integer_keyed
 from broker.replica.proposals import NewMessage
 from broker.requests.connection import Connection
-from broker.requests.deadline import NEVER, Time
+from broker.requests.deadline import MS, NEVER, Time
 from broker.requests.errors import OverloadedError, ReplicaError, RequestError
 from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply_json
@@ -50,8 +50,6 @@ from log.formats.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, with_proper
 
 CLOCK_CHECK_NS: Final = 10_000_000_000
 """The group's time approaches the leader's wall clock while something is pending; so it is looked at so often."""
-IDLE_NS: Final = 60_000_000_000
-"""After so much time without deliveries the log is told that the last batches are done; retention waits for that."""
 
 
 def delay_level(properties: Mapping[bytes, bytes], level_max: int) -> int:
@@ -110,6 +108,7 @@ class DelayService:
         """By level, the offset at which a batch broke off."""
         self._patience: dict[int, tuple[int, int]] = {}
         """By level, (offset, time in ns): messages before that offset whose store time is to come are due then."""
+        self._idle_ns = leadership.limits.delays_idle_ms * MS
         self._idle_from_ns = 0
         self._blocked_until_ns = 0
         listeners.role_changes.append(self._role_changed)
@@ -212,12 +211,12 @@ class DelayService:
         open_levels = [level for level, progress in delays.items() if progress.count and level in self._next]
         if not open_levels or self._under_way:
             return
-        if now_ns >= self._idle_from_ns + IDLE_NS:
+        if now_ns >= self._idle_from_ns + self._idle_ns:
             for level in open_levels:
                 self._leadership.propose_command(SettleDelayed(level, self._next[level]))
             self._idle_from_ns = now_ns
         else:
-            self._deadline.due_ns = min(self._deadline.due_ns, self._idle_from_ns + IDLE_NS)
+            self._deadline.due_ns = min(self._deadline.due_ns, self._idle_from_ns + self._idle_ns)
 
     def _deliver_due(self, level: int) -> int:
         """Delivers or drops one batch. Returns when to look again (ns), or 0 if something else will say so.

@@ -21,7 +21,7 @@ from broker.node.listeners import Listeners
 from broker.node.ports import Proposals
 from broker.offsets.commits import StoredOffset
 from broker.requests.connection import Connection
-from broker.requests.deadline import NEVER, Time
+from broker.requests.deadline import MS, NEVER, Time
 from broker.requests.errors import ReplicaError
 from broker.state.commands import ForgetOffsets
 from broker.state.topic_rules import is_system_group
@@ -29,8 +29,6 @@ from log.errors import DiskFullError
 
 log = structlog.get_logger("trivet.offsets")
 
-INTERVAL_NS: Final = 600_000_000_000
-"""A consumer group must be so long without a client: RocketMQ's subscriptionExpiredTimeout."""
 SLICE: Final = 1_000
 """Topics by consumer group that are looked at in one turn."""
 
@@ -51,6 +49,7 @@ class DeadOffsets:
         self._leadership = leadership
         self._registry = registry
         self._time = time
+        self._interval_ns = leadership.limits.unused_offsets_look_ms * MS
         self._remaining: deque[_Key] = deque()
         """Consumer group and topic of the offsets that this look has yet to come to."""
         self._unused: dict[_Key, None] = {}
@@ -66,7 +65,7 @@ class DeadOffsets:
             self._remaining.clear()
             self._unused, self._unused_before = {}, {}
         elif self._deadline.due_ns == NEVER:
-            self._deadline.due_ns = self._time.now_ns + INTERVAL_NS
+            self._deadline.due_ns = self._time.now_ns + self._interval_ns
 
     def _run(self) -> None:
         offsets = self._leadership.metadata.offsets
@@ -89,7 +88,9 @@ class DeadOffsets:
                 dead += [(group, topic, queue_id, offset) for queue_id, offset in offsets[key].items()]
         if dead:
             self._forget(dead)
-        self._deadline.due_ns = self._time.now_ns if self._remaining else self._time.now_ns + INTERVAL_NS
+        self._deadline.due_ns = (
+            self._time.now_ns if self._remaining else self._time.now_ns + self._interval_ns
+        )
 
     def _leads_nowhere(self, key: _Key) -> bool:
         """Tells whether in every queue the message that comes next is deleted."""

@@ -60,6 +60,17 @@ class InnerLimits:
     operations_waiting_max: int = 400
     """So many operations that wait for others are written at once: their offsets nearly fill one message
     (broker/transactions/decisions.py)."""
+    unused_offsets_look_ms: int = 600_000
+    """A consumer group must be so long without a client before its offsets are forgotten: RocketMQ's
+    subscriptionExpiredTimeout (broker/offsets/dead_offsets.py)."""
+    writers_kept_ms: int = 30 * 24 * 3_600_000
+    """A writer that was not heard of for so long, by the group's time, is forgotten
+    (broker/sending/portions_processor.py)."""
+    delays_idle_ms: int = 60_000
+    """After so much time without deliveries at any delay level the log is told that the last batches are done;
+    retention waits for that (broker/delayed/delays.py)."""
+    backup_lease_ms: int = 60_000
+    """A backup of which nothing was read for so long is over (broker/administration/backup_processor.py)."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -80,6 +91,10 @@ class InnerLimits:
             "queues_per_command",
             "transactions_at_once",
             "operations_waiting_max",
+            "unused_offsets_look_ms",
+            "writers_kept_ms",
+            "delays_idle_ms",
+            "backup_lease_ms",
         ):
             assert getattr(self, name) > 0, f"{name} is positive"
         assert 0 < self.state_rows_at_once < 1 << 16, "so many rows have a head of three bytes at most"

@@ -18,7 +18,7 @@ found in the log, or refused when the log does not reach back to the floor any m
 was begun, left, and begun again after the log's retention: nothing is stored then, and the writer has to say so.
 
 A writer is a few words on every node. There may be `limits.max_writers`, and those of which nothing was heard for
-`KEPT_MS` are forgotten: a portion that is written again after that is a new one.
+thirty days are forgotten (`InnerLimits.writers_kept_ms`): a portion that is written again after that is a new one.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PortionHeader
 from broker.requests.connection import Connection
-from broker.requests.deadline import NEVER, Time
+from broker.requests.deadline import MS, NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply, reply_unknown
@@ -45,10 +45,8 @@ from log.errors import DiskFullError
 
 log = structlog.get_logger("trivet.writers")
 
-KEPT_MS: Final = 30 * 24 * 3_600_000
-"""A writer that was not heard of for so long, by the group's time, is forgotten."""
 WRITER_CHARACTERS_MAX: Final = 255
-_LOOK_NS: Final = 600_000_000_000
+_LOOK_NS_MAX: Final = 600_000_000_000
 """Time between two looks for writers to be forgotten."""
 _FORGOTTEN_AT_ONCE: Final = 1_000
 
@@ -62,6 +60,7 @@ class PortionsProcessor:
         self._leadership = leadership
         self._settings = settings
         self._time = time
+        self._look_ns = min(_LOOK_NS_MAX, leadership.limits.writers_kept_ms * MS)
         self._under_way: dict[tuple[str, str], int] = {}
         """By topic and writer that is not known yet, the number of commands under way that make it known."""
         listeners.role_changes.append(self._role_changed)
@@ -157,12 +156,12 @@ class PortionsProcessor:
         if not self._leadership.serving:
             self._deadline.due_ns = NEVER
         elif self._deadline.due_ns == NEVER:
-            self._deadline.due_ns = self._time.now_ns + _LOOK_NS
+            self._deadline.due_ns = self._time.now_ns + self._look_ns
 
     def _look(self) -> None:
-        before_ms = self._time.group_ms - KEPT_MS
+        before_ms = self._time.group_ms - self._leadership.limits.writers_kept_ms
         silent = tuple(islice(self._leadership.metadata.writers.unheard_since(before_ms), _FORGOTTEN_AT_ONCE))
-        self._deadline.due_ns = self._time.now_ns + _LOOK_NS
+        self._deadline.due_ns = self._time.now_ns + self._look_ns
         if not silent:
             return
         log.info("writers that were silent for long are forgotten", count=len(silent))

@@ -154,6 +154,24 @@ class GroupModel:
         """Returns the term of a committed entry; 0 of the place before the first."""
         return int(HEADER.unpack_from(self.image, self.positions[index])[3]) if index >= 0 else 0
 
+    # ---- forgotten offsets ---------------------------------------------------------------------------
+
+    def _check_leads_nowhere(self, node: str, key: tuple[str, str, int], offset: int) -> None:
+        """Checks an offset that the group forgets: the message that comes next is deleted, and nobody could go on from
+        there. Raises Violation.
+
+        Nothing is checked before the group agrees on where its log begins: until then each node deletes by itself.
+        """
+        group, topic, queue_id = key
+        positions = self.queues.get((topic, queue_id), CommittedQueue()).positions
+        if self.heads.is_agreed and not (offset < len(positions) and positions[offset] < self.kept_from):
+            raise Violation(
+                "offsets stay while they lead somewhere",
+                node,
+                f"{group} at {topic}/{queue_id}: {offset} of {len(positions)} is forgotten, "
+                f"kept is what stands from {self.kept_from} on",
+            )
+
     # ---- elections -----------------------------------------------------------------------------------
 
     def elected(self, node: str, term: int, log: EntryLog, now_ns: int) -> None:
@@ -392,6 +410,7 @@ class GroupModel:
                     for group, topic, queue_id, offset in offsets:
                         history = self.offsets.get((group, topic, queue_id), [])
                         if history and history[-1][1] == offset:
+                            self._check_leads_nowhere(node, (group, topic, queue_id), offset)
                             history.append((now_ns, None))
                             self._parked.pop((group, topic, queue_id), None)
                 case PutTopic(config):

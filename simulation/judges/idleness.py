@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.delayed import delays, timers
+from broker.delayed import timers
+from broker.replica.inner_limits import InnerLimits
 from simulation.journal import Violation
 from simulation.judges.group_model import GroupModel
 from simulation.judges.monitor import Monitor
 from simulation.machines.broker_host import BrokerHost
-from simulation.scheduler import SECOND, Scheduler
+from simulation.scheduler import MILLISECOND, SECOND, Scheduler
 
 KEEPS_LEADER: Final = "an idle group keeps its leader"
 STAYS: Final = "an idle group stays as it is"
@@ -24,7 +25,7 @@ SLEEPS: Final = "an idle node seldom wakes"
 
 DONE_NS: Final = 20 * SECOND
 """From the last request on: by then delays and retries are over, too, and who is preferred leads."""
-SETTLED_NS: Final = DONE_NS + max(delays.IDLE_NS, timers.IDLE_NS) + 5 * SECOND
+SETTLED_NS: Final = DONE_NS + max(InnerLimits().delays_idle_ms * MILLISECOND, timers.IDLE_NS) + 5 * SECOND
 """From the last request on: no entry has a reason any more."""
 _TURNS_A_SECOND: Final = 100
 """The most that a node may have beside its scrubber's. Heartbeats, its own looks and what its clients say to stay there

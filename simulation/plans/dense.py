@@ -15,6 +15,7 @@ from itertools import combinations, cycle
 from typing import Final
 
 from simulation.plans.fault_times import Rhythm, draw_fault
+from simulation.plans.intervals import with_short_intervals
 from simulation.plans.plan import CHOREOGRAPHIES, FAULT_KINDS, Fault, Limits, Plan, Shape
 from simulation.plans.room import with_founder, with_little_room
 from simulation.plans.swarm import NEEDS_SYNC
@@ -52,6 +53,7 @@ _LATER_LIMITS_SHARE: Final = 0.3
 they are."""
 _LITTLE_ROOM_SHARE: Final = 0.5
 """Half of the plans keep their room: what begins with many at once is seldom refused there."""
+_SHORT_INTERVALS_SHARE: Final = 0.3
 _PREFERRED_SHARE: Final = 0.4
 """The share of the dense plans whose group prefers a leader."""
 _ACTORS_MAX: Final = 2
@@ -146,7 +148,8 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
         limits=_with_later_limits(seed, _draw_limits(stream(f"limits {seed}"))),
         shape=_draw_shape(stream(f"shape {seed}"), group_size),
     )
-    return with_little_room(with_founder(plan), _LITTLE_ROOM_SHARE)
+    plan = with_little_room(with_founder(plan), _LITTLE_ROOM_SHARE)
+    return with_short_intervals(plan, _SHORT_INTERVALS_SHARE)
 
 
 def _draw_actors(random: Random, seed: int) -> tuple[str, ...]:

@@ -120,6 +120,11 @@ class Limits:
     queues_per_command: int = 500
     transactions_at_once: int = 256
     operations_waiting: int = 400
+    unused_offsets_look_ms: int = 600_000
+    """Intervals that are longer than a run, and how long a writer is remembered and a backup waits."""
+    writers_kept_ms: int = 30 * 24 * 3_600_000
+    delays_idle_ms: int = 60_000
+    backup_lease_ms: int = 60_000
     topics: int = 20_000
     """Settings; they bind where a founder fills them (simulation/workload/found.py)."""
     groups: int = 8_000

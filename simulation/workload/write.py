@@ -19,6 +19,7 @@ from broker.client.errors import ClientError, PortionUndecidable
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.transport.runtime import Runtime
+from broker.state.commands import BeginPortion, Command, EndPortion, ForgetWriters
 from broker.trace import TraceWriter
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage
@@ -48,6 +49,8 @@ class _Written:
     writer: str
     number: int
     rows: tuple[_Row, ...]
+    is_judged: bool = True
+    """Until its writer is forgotten: what is written again after that is a new portion."""
     stored: Counter[bytes] = field(default_factory=Counter)
 
     @property
@@ -56,6 +59,8 @@ class _Written:
 
     def check(self, *, exactly: bool) -> None:
         """Judges what is stored. Raises Violation."""
+        if not self.is_judged:
+            return
         wanted = Counter(row.body for row in self.rows)
         at_once = Counter(row.body for row in self.rows if not row.waits)
         if self.stored - wanted:
@@ -74,6 +79,8 @@ class Portions(Invariant):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._portions: dict[str, _Written] = {}
+        self._heard: dict[str, tuple[int, int]] = {}
+        """By writer, the number of its last portion and the group's time (ms) at which it was heard of last."""
         self._query = 0
         self._number = -1
         self.current: tuple[_Written, ...] = ()
@@ -97,19 +104,46 @@ class Portions(Invariant):
 
         Raises Violation.
         """
-        if was_done:
+        if was_done and portion.is_judged:
             raise Violation("what is done stays done", "group", f"{portion.name} is undecidable")
         if portion in self.current and portion.name not in self.is_done:
-            self._query += 1
-            self._number = -1
-            self.current = ()
+            self._begin_anew()
         self.context.journal.did("portion undecidable")
+
+    def _begin_anew(self) -> None:
+        self._query += 1
+        self._number = -1
+        self.current = ()
 
     def done(self, portion: _Written) -> None:
         """Judges the answer that a portion is done."""
         self.is_done[portion.name] = None
         portion.check(exactly=True)
         self.context.journal.did("portion done")
+
+    def applied(self, command: Command, now_ns: int) -> None:
+        """Notes which writers the group has forgotten: only those that it had not heard of for as long as it says."""
+        match command:
+            case BeginPortion(_, writer, number, _, group_ms):
+                known = self._heard.get(writer, (number, 0))
+                self._heard[writer] = max(number, known[0]), group_ms
+            case EndPortion(_, writer, number, group_ms) if self._heard.get(writer, (-1, 0))[0] == number:
+                self._heard[writer] = number, group_ms
+            case ForgetWriters(writers, before_ms):
+                for _, writer in writers:
+                    if self._heard.get(writer, (0, before_ms))[1] < before_ms:
+                        del self._heard[writer]
+                        self._forgotten(writer)
+            case _:
+                pass
+
+    def _forgotten(self, writer: str) -> None:
+        self.context.journal.did("writer forgotten")
+        for portion in self._portions.values():
+            if portion.writer == writer:
+                portion.is_judged = False
+        if any(not portion.is_judged for portion in self.current):
+            self._begin_anew()
 
     def committed(self, message: CommittedMessage) -> None:
         """Checks that a message is one of its portion, and not one too many. Raises Violation."""

@@ -31,6 +31,7 @@ _LATER_CHOREOGRAPHIES = LATER_KINDS[3:]
 _SELDOM_SMALL = {
     *("deliveries", "delivery_bytes", "scanned_units", "timer_run_units"),
     *("topics", "groups", "stored_offsets"),
+    *("unused_offsets_look_ms", "writers_kept_ms", "delays_idle_ms", "backup_lease_ms"),
 }
 _LITTLE_ROOM = {
     *("log_mappings", "queue_mappings", "index_mappings", "dispatch_files", "dispatch_keys"),
@@ -71,7 +72,10 @@ def test_two_in_five_seeds_are_dense_and_a_fifth_has_five_nodes() -> None:
     assert 40 <= sum(any(fault.kind == "membership" for fault in plan.faults) for plan in dense) <= 90
     for plan in dense:
         kinds = {fault.kind for fault in plan.faults}
-        assert kinds <= {*kinds_of(dense.index(plan)), "membership", *_LATER_CHOREOGRAPHIES}
+        beside = (
+            {"client kill"} if plan.limits.unused_offsets_look_ms < Limits().unused_offsets_look_ms else set()
+        )
+        assert kinds <= {*kinds_of(dense.index(plan)), "membership", *beside, *_LATER_CHOREOGRAPHIES}
         assert len({*plan.actors} - {"postponer", "subscriber", "founder"}) <= 6 + 2
         assert all(fault.time_ns + fault.duration_ns <= plan.calm_ns for fault in plan.faults)
         assert decode_plan(encode_plan(plan)) == plan

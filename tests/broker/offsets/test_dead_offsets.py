@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.replica.inner_limits import InnerLimits
 from broker.state.commands import CommitOffsets
-from tests.broker.harness import SECOND, Client, Group
+from tests.broker.harness import Client, Group
 from tests.broker.retention.test_retention import fill, group_with, pass_time
 
 LOOK_S = 60
@@ -16,7 +17,7 @@ LOOK_S = 60
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Group:
     """T/0 has lost its head, T/1 is empty."""
-    monkeypatch.setattr("broker.offsets.dead_offsets.INTERVAL_NS", LOOK_S * SECOND)
+    monkeypatch.setattr(Group, "limits", InnerLimits(unused_offsets_look_ms=LOOK_S * 1000))
     group = group_with()
     fill(group)
     pass_time(group, 2)

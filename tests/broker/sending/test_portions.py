@@ -9,7 +9,7 @@ import pytest
 
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
-from broker.sending.portions_processor import KEPT_MS
+from broker.replica.inner_limits import InnerLimits
 from broker.state.release import FIRST_FORMAT, THIS_RELEASE
 from tests.broker.harness import Client, Group
 
@@ -124,9 +124,10 @@ def test_writers_go_with_their_topic(group: Group) -> None:
 def test_a_silent_writer_is_forgotten_and_one_that_is_heard_of_is_not(group: Group) -> None:
     client = group.connect()
     begin(client, writer="silent")
-    group.skip(KEPT_MS // 2)
+    kept_ms = InnerLimits().writers_kept_ms
+    group.skip(kept_ms // 2)
     begin(client, writer="heard of")
-    group.skip(KEPT_MS // 2 + 3_600_000)
+    group.skip(kept_ms // 2 + 3_600_000)
     group.advance(1300)
     group.converge()
     for member in group.alive():

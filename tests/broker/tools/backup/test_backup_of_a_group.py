@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from broker.administration import backup_processor
-from broker.administration.backup_processor import LEASE_NS
 from broker.backups.copying import BackupCopy
 from broker.backups.directory import Backup, BackupWriter
 from broker.backups.errors import BackupError, DamagedBackupError
@@ -20,6 +19,7 @@ from broker.backups.manifest import BackupFile, read_manifest, write_manifest
 from broker.backups.restoring import restore
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import CheckTransactionStateHeader
+from broker.replica.inner_limits import InnerLimits
 from broker.settings.rules import ImpossibleSettingError
 from broker.settings.tables import Settings
 from broker.state.release import THIS_RELEASE
@@ -258,9 +258,10 @@ def test_a_backup_that_nobody_reads_on_holds_nothing(ends: str) -> None:
     client = group.connect(group.follower)
     log = client._member.alive.replica.store.log
     client.ok(RequestCode.TRIVET_BACKUP_BEGIN)
-    group.now_ns += 2 * HOUR_S * SECOND - LEASE_NS
+    lease_s = InnerLimits().backup_lease_ms // 1000
+    group.now_ns += (2 * HOUR_S - lease_s) * SECOND
     client.ok(RequestCode.TRIVET_BACKUP_LOG, {"index": 0})
-    group.advance(LEASE_NS / SECOND - 5)
+    group.advance(lease_s - 5)
     assert log.first_index == 0
     if ends == "connection":
         client.close()
