@@ -15,6 +15,9 @@ _DISK_PRESSURE: Final = 0.87
 """Above `disk_force_percent`, below `disk_full_percent`: the oldest files go, sends are taken."""
 _RECOVERING_NS: Final = 5 * MILLISECOND
 """A recovering node is killed again within this time: many have their entries back a few milliseconds later."""
+_QUEUES: Final = "consumequeue"
+_MADE_AGAIN_SHARE: Final = 0.7
+"""The share of the damage to queues that hits the newest file of one whose topic was deleted and made again."""
 _RETENTION_LOOKS_NS: Final = 3 * SECOND
 """Three of the intervals at which nodes look: the group agrees at one of them on what goes at the next."""
 
@@ -96,9 +99,14 @@ def no_descriptors(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
 def harm(stage: Stage, host: BrokerHost, fault: Fault, damage: Callable[[str], str | None]) -> None:
     """Kills the process, lets `damage` work on the files below a prefix, and starts it again."""
-    prefixes = (host.options.dledger_directory, "consumequeue", "index", "recovery-notes", "")
+    prefixes = (host.options.dledger_directory, _QUEUES, "index", "recovery-notes", "")
+    place, within = divmod(fault.amount * len(prefixes), 1)
+    prefix = prefixes[int(place)]
     host.kill()
-    what = damage(prefixes[int(fault.amount * len(prefixes))])
+    # A queue that had another life is built in another way: of all queues they are few.
+    lives = stage.members.deleted_topics if prefix == _QUEUES and within < _MADE_AGAIN_SHARE else ()
+    places = [*(f"{_QUEUES}/{topic}/" for topic in reversed(lives)), prefix]
+    what = next((what for what in map(damage, places) if what is not None), None)
     if what is not None:
         host.disk_faulty = host.was_harmed = True
         stage.harmed(host)

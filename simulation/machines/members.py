@@ -20,6 +20,8 @@ class Committed(Protocol):
     voters: tuple[str, ...]
     learners: tuple[str, ...]
 
+    deleted_topics: dict[str, int]
+
     @property
     def last_index(self) -> int:
         """The index of the last committed entry."""
@@ -46,6 +48,11 @@ class Members:
     def committed(self) -> tuple[str, ...]:
         """The voters and learners of the newest committed configuration."""
         return (*self._model.voters, *self._model.learners)
+
+    @property
+    def deleted_topics(self) -> tuple[str, ...]:
+        """The topics that were deleted, whether or not they were made again, in the order of the first deletions."""
+        return (*self._model.deleted_topics,)
 
     def in_service(self) -> list[BrokerHost]:
         """Returns the machines that run a broker, or should."""

@@ -54,6 +54,8 @@ they are."""
 _LITTLE_ROOM_SHARE: Final = 0.5
 """Half of the plans keep their room: what begins with many at once is seldom refused there."""
 _SHORT_INTERVALS_SHARE: Final = 0.3
+_HARMED_LIVES_SHARE: Final = 0.5
+"""The share of the plans with a topic that comes and goes in which files are damaged beside all else."""
 _PREFERRED_SHARE: Final = 0.4
 """The share of the dense plans whose group prefers a leader."""
 _ACTORS_MAX: Final = 2
@@ -148,8 +150,20 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
         limits=_with_later_limits(seed, _draw_limits(stream(f"limits {seed}"))),
         shape=_draw_shape(stream(f"shape {seed}"), group_size),
     )
+    plan = _with_harmed_lives(plan)
     plan = with_little_room(with_founder(plan), _LITTLE_ROOM_SHARE)
     return with_short_intervals(plan, _SHORT_INTERVALS_SHARE)
+
+
+def _with_harmed_lives(plan: Plan) -> Plan:
+    """Damages files of nodes that are down, in a share of the plans in which a topic comes and goes: its queues are
+    built again then, with an earlier life of theirs in the log.
+    """
+    random = stream(f"harmed lives {plan.seed}")
+    if _OWN_ACTOR not in plan.actors or random.random() >= _HARMED_LIVES_SHARE:
+        return plan
+    faults = (*plan.faults, *_draw_faults(random, ("bit rot",), plan.calm_ns))
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.time_ns)))
 
 
 def _draw_actors(random: Random, seed: int) -> tuple[str, ...]:

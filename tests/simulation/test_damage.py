@@ -18,7 +18,7 @@ from log.entries.entry_reads import index_at
 from log.errors import DamagedEntryError, DamagedLogError
 from log.index.index_scrub import IndexScrubber
 from log.notes.snapshot import SnapshotScrub
-from simulation.faults import damage
+from simulation.faults import damage, disk_faults
 from simulation.faults.stage import Stage
 from simulation.judges.waits import MOVES
 from simulation.machines.broker_host import BrokerHost
@@ -29,6 +29,7 @@ from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.world.building import World
 from simulation.world.running import run_plan
+from tests.simulation import stand_ins
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 SEEDS = (1, 2)
@@ -285,3 +286,30 @@ def test_a_node_that_does_not_start_over_a_log_that_others_can_repair_is_found(
     assert world.journal.finding is not None
     assert world.journal.finding.invariant == "a node starts over a log that others can repair"
     assert not host.needs_new_disk, "nobody is to hide it"
+
+
+@pytest.mark.parametrize(
+    ("amount", "there", "hit"),
+    [
+        (0.21, ("consumequeue/old/", "consumequeue/new/", "consumequeue"), "consumequeue/new/"),
+        (0.21, ("consumequeue/old/", "consumequeue"), "consumequeue/old/"),
+        (0.21, ("consumequeue",), "consumequeue"),
+        (0.39, ("consumequeue/new/", "consumequeue"), "consumequeue"),
+        (0.61, ("consumequeue/new/", "recovery-notes"), "recovery-notes"),
+    ],
+)
+def test_damage_to_queues_hits_those_that_had_another_life(
+    amount: float, there: tuple[str, ...], hit: str
+) -> None:
+    """Most of the time, those of the topic first that was deleted last, and any queue if none of them is there."""
+    done: list[str] = []
+    host = stand_ins.host(kill=lambda: None, start=lambda: None)
+    stage = stand_ins.stand_in(
+        members=stand_ins.stand_in(deleted_topics=("old", "new")),
+        harmed=lambda _: None,
+        done=lambda fault, name, what: done.append(what),
+    )
+    fault = Fault(0, "bit rot", 0, 0, amount)
+    disk_faults.harm(stage, host, fault, lambda prefix: prefix if prefix in there else None)
+    assert done == [hit]
+    assert host.was_harmed
