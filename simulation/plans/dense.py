@@ -18,7 +18,7 @@ from simulation.plans.fault_times import Rhythm, draw_fault
 from simulation.plans.intervals import with_short_intervals
 from simulation.plans.plan import CHOREOGRAPHIES, FAULT_KINDS, Fault, Limits, Plan, Shape
 from simulation.plans.room import with_founder, with_little_room
-from simulation.plans.swarm import NEEDS_SYNC
+from simulation.plans.swarm import NEEDS_SYNC, is_of_second_group, over_groups
 from simulation.randomness import Random, stream
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.workload import ACTORS
@@ -54,6 +54,7 @@ they are."""
 _LITTLE_ROOM_SHARE: Final = 0.5
 """Half of the plans keep their room: what begins with many at once is seldom refused there."""
 _SHORT_INTERVALS_SHARE: Final = 0.3
+_TWO_GROUPS_SHARE: Final = 0.1
 _HARMED_LIVES_SHARE: Final = 0.5
 """The share of the plans with a topic that comes and goes in which files are damaged beside all else."""
 _PREFERRED_SHARE: Final = 0.4
@@ -150,7 +151,7 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
         limits=_with_later_limits(seed, _draw_limits(stream(f"limits {seed}"))),
         shape=_draw_shape(stream(f"shape {seed}"), group_size),
     )
-    plan = _with_harmed_lives(plan)
+    plan = _with_harmed_lives(_with_second_group(plan, kinds))
     plan = with_little_room(with_founder(plan), _LITTLE_ROOM_SHARE)
     return with_short_intervals(plan, _SHORT_INTERVALS_SHARE)
 
@@ -164,6 +165,21 @@ def _with_harmed_lives(plan: Plan) -> Plan:
         return plan
     faults = (*plan.faults, *_draw_faults(random, ("bit rot",), plan.calm_ns))
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.time_ns)))
+
+
+def _with_second_group(plan: Plan, kinds: tuple[str, ...]) -> Plan:
+    """Adds, to a share of the plans, a second group, which those of the kinds hit that can, each group at its own
+    times.
+    """
+    if stream(f"dense number of groups {plan.seed}").random() >= _TWO_GROUPS_SHARE:
+        return plan
+    faults, of_second = plan.faults, tuple(kind for kind in kinds if is_of_second_group(kind, plan.flush))
+    if of_second:
+        drawn = _draw_faults(stream(f"dense second group {plan.seed}"), of_second, plan.calm_ns)
+        faults = tuple(
+            sorted((*faults, *(replace(fault, group=1) for fault in drawn)), key=lambda fault: fault.time_ns)
+        )
+    return replace(plan, groups=2, actors=over_groups(plan.actors), faults=faults)
 
 
 def _draw_actors(random: Random, seed: int) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Draws the plan of a swarm seed, before anything runs; which seeds are, and what the others are, says `seeds.py`."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -73,7 +74,7 @@ def draw_swarm_plan(seed: int, *, seconds: int = 60, nodes: int = 3, groups: int
     if groups is None:
         groups = 2 if stream(f"number of groups {seed}").random() < _GROUPS_SHARE else 1
     if groups > 1:
-        actors = (*(name for name in actors if name in _OVER_GROUPS), *_OF_GROUPS)
+        actors = over_groups(actors)
         faults += _faults_of_second_group(seed, flush, calm_ns)
     faults.sort(key=lambda fault: fault.time_ns)
     return Plan(
@@ -92,12 +93,24 @@ def draw_swarm_plan(seed: int, *, seconds: int = 60, nodes: int = 3, groups: int
     )
 
 
+def over_groups(actors: Sequence[str]) -> tuple[str, ...]:
+    """Returns those of the actors that a plan with several groups can have, and the ones that only such plans have."""
+    return (*(name for name in actors if name in _OVER_GROUPS), *_OF_GROUPS)
+
+
+def is_of_second_group(kind: str, flush: str) -> bool:
+    """Tells whether faults of that kind can hit the machines of the second group."""
+    return (
+        kind in FAULT_KINDS and kind not in _NOT_OF_GROUPS and not (flush == "async" and kind in NEEDS_SYNC)
+    )
+
+
 def _faults_of_second_group(seed: int, flush: str, calm_ns: int) -> list[Fault]:
     """Draws the faults that hit the machines of the second group, each kind from a stream of its own."""
     faults: list[Fault] = []
     for kind in FAULT_KINDS:
         random = stream(f"second group {kind} {seed}")
-        if kind in _NOT_OF_GROUPS or (flush == "async" and kind in NEEDS_SYNC) or random.random() >= _SHARE:
+        if not is_of_second_group(kind, flush) or random.random() >= _SHARE:
             continue
         faults += [replace(fault, group=1) for fault in draw_faults(random, kind, _RHYTHM, calm_ns)]
     return faults

@@ -34,7 +34,8 @@ def dense_plan_of(bug: Planted, number: int) -> Plan:
     plan = plan_of_seed(seed, seconds=40)
     if bug.flush is not None and plan.flush != bug.flush:
         plan = replace(plan, flush=bug.flush)
-    if bug.actor is not None and bug.actor not in plan.actors:
+    # What such an actor is promised is about the log of one group.
+    if bug.actor is not None and bug.actor not in plan.actors and plan.groups == 1:
         plan = replace(plan, actors=(*plan.actors, bug.actor))
     return plan
 

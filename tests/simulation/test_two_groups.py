@@ -9,7 +9,8 @@ import pytest
 from broker.client.message import MessageQueue
 from simulation.findings.report import describe_finding
 from simulation.journal import Violation
-from simulation.plans.plan import Plan, decode_plan, encode_plan
+from simulation.plans.plan import CHOREOGRAPHIES, Plan, decode_plan, encode_plan
+from simulation.plans.seeds import dense_seed, plan_of_seed
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.workload.keep import Keys
 from simulation.world.building import World
@@ -49,6 +50,19 @@ def test_a_share_of_the_seeds_has_two_groups_and_all_others_are_what_they_were()
         assert of_first == draw_swarm_plan(plan.seed, groups=1).faults
     assert {fault.group for plan in two for fault in plan.faults} == {0, 1}
     assert len({fault.kind for plan in two for fault in plan.faults if fault.group}) > 20
+
+
+def test_a_share_of_the_dense_plans_has_two_groups_and_each_has_its_own_faults() -> None:
+    plans = [plan_of_seed(dense_seed(number), seconds=40) for number in range(200)]
+    two = [plan for plan in plans if plan.groups == 2]
+    assert 8 < len(two) < 40
+    assert all("keeper" in plan.actors and "founder" not in plan.actors for plan in two)
+    assert sum(any(fault.group == 1 for fault in plan.faults) for plan in two) > len(two) // 2
+    for plan in two:
+        assert decode_plan(encode_plan(plan)) == plan
+        of_each = [{fault.kind for fault in plan.faults if fault.group == group} for group in (0, 1)]
+        assert of_each[1] <= of_each[0]
+        assert not of_each[1] & {"membership", "client kill", *CHOREOGRAPHIES}
 
 
 def test_a_message_that_may_be_stored_in_two_groups_is_seen() -> None:
