@@ -18,7 +18,7 @@ install: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/trivet demo
 
-# Every test; with TURN=N, as CI does, of the hunts for mistakes only those of that turn (tests/hunts.py).
+# Every test; with TURN=N, as CI does, of those that are run in turns only that one (tests/turns.py).
 test: $(STAMP)
 	$(BIN)/pytest $(SHARED) $(if $(TURN),--turn $(TURN))
 

@@ -11,7 +11,7 @@ import trio
 from hypothesis import HealthCheck, settings
 
 from tests.evidence import log_ends
-from tests.hunts import TURNS, OneTurn
+from tests.turns import TURNS, OneTurn
 
 # How long an example takes says how busy the machine is. What Hypothesis sets by itself, as in CI, holds beside it.
 settings.register_profile(
@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--turn",
         type=int,
         metavar="N",
-        help=f"of the tests marked hunt only those of turn N; {TURNS} turns that follow each other run all",
+        help=f"of the tests that are run in turns only those of turn N; {TURNS} turns that follow each other run all",
     )
 
 

@@ -14,7 +14,7 @@ from tests.interop.configured import TRIVET
 from tests.interop.conftest import available
 from tests.interop.reference import ReferenceCluster
 
-pytestmark = [pytest.mark.trivet_only, pytest.mark.slow]
+pytestmark = [pytest.mark.trivet_only, pytest.mark.slow, pytest.mark.in_turn]
 
 
 def test_topics_are_created_and_told_and_there_is_no_status(tmp_path: Path) -> None:

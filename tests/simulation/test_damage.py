@@ -191,6 +191,7 @@ def damaged_while_alone() -> Plan:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("damage_of_the_newest")
 def test_a_node_that_nobody_lends_what_it_dispatches_next_may_wait() -> None:
     """Its own process can do nothing about it (seed 8840480)."""

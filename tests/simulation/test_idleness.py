@@ -38,6 +38,7 @@ def test_in_some_seeds_clients_are_quiet_for_minutes_and_only_those_that_can_be(
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 def test_nothing_is_sent_meanwhile_and_all_goes_on_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is a node's scrubber that never rests taken for one that wakes for nothing."""
     monkeypatch.setattr(World, "_scrub_rate", lambda self: 2 * 1024 * 1024)

@@ -33,6 +33,7 @@ def _index_files_stay(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("mistake", "grows"),
     [

@@ -46,6 +46,7 @@ def _replace_disk(world: World, host: BrokerHost) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 @pytest.mark.parametrize("promise", ["vote", "acknowledgement"])
 def test_who_loses_a_disk_behind_a_promise_has_kept_it(promise: str) -> None:
     """Another follower is away, so that the promise makes the majority when it arrives."""
@@ -77,6 +78,7 @@ def test_who_loses_a_disk_behind_a_promise_has_kept_it(promise: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 @pytest.mark.parametrize("is_planted", [False, True])
 def test_a_vote_outlives_the_disk_that_knew_of_it(monkeypatch: pytest.MonkeyPatch, is_planted: bool) -> None:
     """A candidate is heard by one voter alone, which has another disk then and follows the leader of the term before.

@@ -60,6 +60,7 @@ def _outage(seed: int) -> Fault:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 def test_what_all_lose_before_their_flush_is_told_and_no_finding() -> None:
     """And what one of them still holds comes back: such a run goes on to its end, with everything there."""
     results = [_run(_plan(seed, _outage(seed))) for seed in _SEEDS]
@@ -79,6 +80,7 @@ def test_what_all_lose_before_their_flush_is_told_and_no_finding() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("flush", "kinds"),
     [("async", ("kill", "kill", "kill")), ("async", ("power",)), ("sync", ("power of all",))],
@@ -97,6 +99,7 @@ def test_crashes_a_minority_and_sync_flush_lose_nothing(
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 def test_a_failed_flush_takes_the_last_copy_as_a_power_failure_does() -> None:
     """Seed 470: one of the two that had an entry lost its power, and the other's flush failed right after."""
     lost = []
@@ -194,6 +197,7 @@ def test_a_group_elects_by_a_new_disk_and_others_that_lost_power() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 def test_a_torn_tail_and_a_new_disk_do_not_keep_a_group_from_electing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

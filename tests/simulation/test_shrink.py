@@ -258,6 +258,7 @@ def found() -> Result:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("plan")
 def test_a_finding_shrinks_to_the_faults_that_it_takes(found: Result) -> None:
     small = shrink(found, runs_max=25).result
@@ -339,6 +340,7 @@ def stub_shrink(
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 def test_a_replay_shrinks_when_asked_and_keeps_to_the_budget(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -356,6 +358,7 @@ def test_a_replay_shrinks_when_asked_and_keeps_to_the_budget(
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 def test_an_interrupt_while_shrinking_keeps_the_smallest_so_far(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

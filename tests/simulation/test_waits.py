@@ -165,6 +165,7 @@ def test_a_new_connection_is_another_one(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 def test_runs_see_all_that_waits() -> None:
     """A row that no run ever fills checks nothing."""
     rare = {
@@ -217,6 +218,7 @@ def test_what_a_former_leader_never_hands_on_is_found(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_each_moment_comes(moment: str) -> None:
     """And is struck at, by one strike or another, in one plan or another."""

@@ -118,6 +118,7 @@ def test_executors_in_processes_of_their_own_judge_a_trace(
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.in_turn
 def test_a_standalone_cluster_judges_by_search_under_spark_submit(
     environment: dict[str, str], tmp_path: Path
 ) -> None:

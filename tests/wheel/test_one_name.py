@@ -141,6 +141,7 @@ def spark(tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.in_turn
 @pytest.mark.spark
 @pytest.mark.parametrize("master", ["local[1]", "local-cluster[1,1,1024]"])
 def test_spark_judges_a_trace(
@@ -165,6 +166,7 @@ def test_spark_judges_a_trace(
     assert history["counts"] == {"stale-read": 1}
 
 
+@pytest.mark.in_turn
 @pytest.mark.spark
 @pytest.mark.cluster
 def test_spark_reads_topics(installed: Installed, spark: dict[str, str], name_server: str) -> None:
