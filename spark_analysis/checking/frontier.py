@@ -129,6 +129,7 @@ def _resolved(path: Path) -> tuple[tuple[int, ...], set[tuple[Any, ...]]]:
             kind, invoked = entry
             number = used[kind]
             used[kind] += 1
+            # At that point of the path no more of its kind had been invoked.
             if number >= invoked:
                 scarce.add((kind.needs, kind.leaves))
             elif not scarce:
@@ -154,9 +155,12 @@ class _Walk:
         units = (1 << _BITS * place for place in range(len(counted)))
         self.guard = 0
         for name, kind in self.kinds.items():
+            # Of two configurations the one that used what there is much of is more likely to have had the right to.
             kind.cost = _COSTS // kind.cost
             if name in counted:
                 kind.unit = next(units)
+                # The highest bit of each count, 0 in all of them: set before a subtraction, it stays where the count is
+                # enough.
                 self.guard |= kind.unit << _BITS - 1
         self.slots: dict[int, int] = {}  # the bit of each operation that is under way, by number
         self.free = list(range(len(calls), -1, -1))
@@ -170,6 +174,7 @@ class _Walk:
             for number, one in enumerate(self.calls)
             if one.complete_ns is not None
         ]
+        # Beginnings before ends at one moment: what only touches is concurrent.
         events.sort()
         for _, ends, number in events:
             one = self.calls[number]
@@ -178,6 +183,7 @@ class _Walk:
                 after = self._through(bit)
                 if not after:
                     return one.op
+                # Any of them came as far; the cheapest is the one that most likely used no more than there was.
                 self.best = min(after, key=lambda each: each.cost).path
                 self.free.append(self.slots.pop(number))
                 self.frontier = [each._replace(done=each.done & ~bit) for each in after]

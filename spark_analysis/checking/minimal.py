@@ -32,6 +32,7 @@ def minimal(ops: Sequence[int], is_violated: Callable[[Set[int]], bool]) -> tupl
         while place < len(kept):
             fewer = kept[:place] + kept[place + size :]
             if is_violated(set(fewer)):
+                # The place stays: what comes next has moved there.
                 kept, is_smaller = fewer, True
             else:
                 place += size
@@ -74,6 +75,7 @@ def minimal_rows(
             return any(kind in _MONOTONE for kind in found.counts)
 
         ops: list[int] = [row["op"] for row in one.proof]
+        # Mostly the proof contradicts itself: then the rest of the queue need not be looked at.
         if is_violated(set(ops)):
             return minimal(ops, is_violated)
         ops = [row["op"] for row in sorted(mine, key=lambda row: row["invoke_ns"])]

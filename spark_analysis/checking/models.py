@@ -199,6 +199,7 @@ def _set_reaches(state: Any, read: Call, before: Sequence[Call]) -> bool:
             call.function == wanted and call.argument == read.argument for call in before
         )
     seen = frozenset(read.result)
+    # All that it saw must have come, and all that it did not see must have gone.
     missing, left_over = seen - state, state - seen
     added = {call.argument for call in before if call.function == "add"}
     removed = {call.argument for call in before if call.function == "remove"}
@@ -221,6 +222,7 @@ def _found_empty(call: Call) -> bool:
 
 
 def _fifo_reaches(state: Any, _read: Call, before: Sequence[Call]) -> bool:
+    # A dequeue that found nothing needs all that is in the queue to go first.
     return len(state) <= sum(1 for call in before if call.function == "dequeue")
 
 
@@ -240,6 +242,7 @@ def _popped_nothing(call: Call) -> bool:
 
 
 def _stack_reaches(state: Any, _read: Call, before: Sequence[Call]) -> bool:
+    # As for a queue that was found empty.
     return len(state) <= sum(1 for call in before if call.function == "pop")
 
 

@@ -62,10 +62,12 @@ def check_register(accesses: Sequence[Access]) -> tuple[list[Finding], list[Find
     writes[INITIAL] += 1
     findings = [Finding("phantom-offset", value) for value in sorted(read_values - writes.keys())]
     if max(writes.values()) > 1:
+        # Zones need values that were written once; a phantom needs no order to be wrong.
         return (findings, []) if findings else _search(kept)
     first_end: dict[int, float] = defaultdict(lambda: math.inf)
     last_begin: dict[int, float] = defaultdict(lambda: -math.inf)
     written: dict[int, int] = {}
+    # Every register had its initial value before everything else.
     first_end[INITIAL] = -math.inf
     for one in kept:
         if one.complete_ns is not None:

@@ -147,6 +147,7 @@ class _Search:
             entries.append((call.invoke_ns, 0, number))
             if call.complete_ns is not None:
                 entries.append((call.complete_ns, 1, number))
+        # At one moment invocations come before completions: what only touches is concurrent, as precedence is strict.
         entries.sort()
         self.call_at = [-1, *(number for _, _, number in entries)]
         self.completes = [False, *(bool(kind) for _, kind, _ in entries)]
@@ -231,6 +232,7 @@ class _Search:
             following = frame.pending.pop()
             self._take(frame.number)
             self._absorb(following)
+            # Behind the reads that could happen: configurations that differ in nothing else are one.
             if self._remember(following):
                 lost = self._lost_read(following)
                 if lost is None:
@@ -258,6 +260,7 @@ class _Search:
             number = self.call_at[place]
             bit = 1 << number - self.required
             if not self.unknown_done & bit and self._is_first_of_its_kind(number):
+                # The second reduction at the head of this module.
                 states = [one for one in self._states_after(state, number) if one != state]
                 if states:
                     frame.place, frame.number, frame.pending = place, number, states
@@ -330,6 +333,8 @@ class _Search:
             after[before[place]] = after[place]
             before[after[place]] = before[place]
         done = self.done | 1 << number - self.first_left
+        # The bits set from the lowest on belong to the run: in a history with few operations at once `done` stays
+        # short.
         run = (~done & (done + 1)).bit_length() - 1
         self.first_left += run
         self.done = done >> run
@@ -341,6 +346,7 @@ class _Search:
             number = path.pop()
             if number < self.required:
                 self.finished -= 1
+                # The reverse of `_take`, call by call: each entry still has the neighbours of then.
                 for place in (self.invoked_at[number], self.completed_at[number]):
                     after[before[place]] = place
                     before[after[place]] = place
@@ -354,6 +360,7 @@ class _Search:
             place = self.state_numbers[state] = len(self.state_numbers)
             self.bytes += _STATE_BYTES + _size(state)
         unknown = len(self.calls) - self.required
+        # One integer instead of a tuple, as there may be millions: `done` is open to the left, all else has its width.
         mark = (self.done << unknown | self.unknown_done) << 64 | self.first_left << 32 | place
         if mark in self.configurations:
             return False
@@ -370,6 +377,7 @@ class _Search:
         if len(self.path) <= len(self.best) and self.best:
             return
         self.stalled = 0
+        # Only what differs is copied: the path may have all operations, and this happens at each new length.
         self.best[self.shared_with_best :] = self.path[self.shared_with_best :]
         self.shared_with_best = len(self.best)
         tried = []

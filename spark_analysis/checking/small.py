@@ -72,6 +72,7 @@ def check_in_one_task(history: History, *, drained: bool = False, sparse: bool =
             answer = pickle.dumps(check_rows(path, listed, drained=drained, sparse=sparse))
         yield from arrow_batches([(answer,)], _ANSWER)
 
+    # One row more than may be tells that there are too many, and no more than that is read.
     rows = _together(history).coalesce(1).limit(rows_max + 1)
     (answer,) = rows.mapInArrow(judge, _ANSWER).collect()
     return None if answer["verdict"] is None else cast("Verdict", pickle.loads(answer["verdict"]))

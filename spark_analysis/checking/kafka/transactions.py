@@ -73,6 +73,7 @@ def cycles(spans: Mapping[int, Span], edges: Iterable[tuple[int, int]]) -> list[
     found: list[Cycle] = []
     while ready:
         op = ready.popleft()
+        # It committed behind the beginnings of all that it polled from, step by step, and before its own end.
         if lower[op] > spans[op].upper_ns:
             chain = [spans[op].upper_op, op]
             while chain[-1] in came_from:
@@ -80,6 +81,7 @@ def cycles(spans: Mapping[int, Span], edges: Iterable[tuple[int, int]]) -> list[
             chain.append(spans[chain[-1]].lower_op)
             found.append(Cycle("G1c-realtime", tuple(reversed(dict.fromkeys(chain)))))
         for poller in after[op]:
+            # Who polled from it committed later still; the chain is remembered for the proof.
             if lower[op] > lower[poller]:
                 lower[poller] = lower[op]
                 came_from[poller] = op

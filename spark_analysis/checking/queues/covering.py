@@ -49,6 +49,7 @@ def cover(
         key=lambda need: need.position,
     )
     tried = _by_kind(attempts, {one.value for one in seen})
+    # What nobody saw, and of it the longest, is tried first: it fills most and is missed nowhere else.
     kinds = sorted(tried, key=lambda kind: (sum(value is not None for value in kind), -len(kind)))
     most_states = min(most_states, _MOST_COUNTS // max(1, len(kinds)))
     only_holes = _only_holes(needs)

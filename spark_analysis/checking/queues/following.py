@@ -64,6 +64,7 @@ class FollowedLog:
         is_late = False
         if is_given_up:
             self._given_up[one.op] = key
+        # Its attempts were counted when it was given up; with the response they are what it says.
         elif one.op in self._given_up:
             where = self._queues[self._given_up.pop(one.op)]
             where.attempts = [attempt for attempt in where.attempts if attempt.op != one.op]
@@ -88,7 +89,9 @@ class FollowedLog:
         found: list[tuple[str, Finding]] = []
         for key, queue in self._queues.items():
             found += ((key, one) for one in queue.settle(self._watermark_ns, sparse=self._sparse))
+            # Holes and values that were just settled ask for attempts, too.
             self._has_news |= queue.has_open_questions_anew()
+        # To explain goes through all that is open, of all queues: only when something has changed.
         if self._has_news and not self.late:
             found += self._explained()
         self._has_news = False

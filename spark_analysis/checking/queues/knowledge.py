@@ -139,6 +139,7 @@ def sweep(positions: Mapping[int, Position]) -> Iterator[tuple[int, Position, in
     order = sorted(positions)
     latest: list[int | None] = []
     least: int | None = None
+    # From the end on: whoever shows an offset filled shows the same of all before it.
     for position in reversed(order):
         upper = positions[position].upper
         if upper is not None and (least is None or upper < least):

@@ -44,10 +44,12 @@ def settle(
     ``shared``: invocation times of unseen attempts whose queue is not known; they may stand in any queue of the topic.
     """
     findings, unsure, _ = _bounded(attempts, seen, holes, shared)
+    # The bounds decide nearly all; the search costs more, and only where they leave a doubt and nothing is wrong.
     if unsure and not findings:
         covering = cover(attempts, seen, holes)
         if isinstance(covering, dict):
             return [], []
+        # With attempts that may stand in other queues, too, the search for this queue alone proves nothing.
         if covering is False and not shared:
             return unsure[:1], []
     return findings, unsure
@@ -165,6 +167,7 @@ class _Bounds:
         complaints = self.unsure if self._is_ambiguous(values) else self.findings
         bases = {place.position - index for place, index in found}
         base = min(bases)
+        # Its values were seen at distances that they do not have in it.
         if len(bases) > 1 or base < 0:
             complaints.append(Finding("torn-append", found[0][0].position))
             return
@@ -195,6 +198,7 @@ class _Bounds:
         if _enough(free, deadlines):
             return
         hole = Finding("unexplained-offset", left[0][0])
+        # With all that could be there at best: where even that is not enough, no explanation exists.
         batched = [one.invoke_ns for values in self._batches.values() for one in values]
         if _enough(sorted([*free, *self._spent, *batched, *shared]), deadlines):
             self.unsure.append(hole)

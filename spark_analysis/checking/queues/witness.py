@@ -125,6 +125,7 @@ def _steps(
             moment = max(moment, invoked[op])
         length = filled[-1] + 1 if filled else 0
         if op is None or at > length:
+            # Without gaps allowed every offset up to the last needed one has its append, as nothing was found wrong.
             assert sparse, (key, at)
             after = at + 1 if op is None else at
             events.append(((moment, length, 1, 0), Step(None, UNSEEN, key, after, None, moment)))

@@ -133,6 +133,7 @@ def _incomplete_leaders(events: Sequence[ReplicaEvent]) -> Iterable[ReplicaFindi
     for event in events:
         if event.kind == "role" and event.role == "leader":
             assert event.term is not None
+            # Of earlier terms only: what is committed in its own a leader appends after its election.
             before = greatest[bisect_left(terms, event.term)]
             latest = own_terms[place - 1] if (place := bisect_left(own_terms, event.term)) else NO_INDEX
             if event.last_index < before:

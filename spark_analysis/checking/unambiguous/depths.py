@@ -42,6 +42,7 @@ class Depths:
                 whole[right] -= 1
             left >>= 1
             right >>= 1
+        # Below all other nodes nothing has changed, or everything alike.
         for leaf in (first, last):
             node = leaf >> 1
             while node:

@@ -57,6 +57,7 @@ def _one_element(element: Any, calls: Sequence[Call]) -> list[LinearizationPoint
     seen = [one for one in calls if one.function == "contains" and one.result]
     missed = [one for one in calls if one.function == "contains" and not one.result]
     if not seen:
+        # An addition of unknown outcome that nobody saw the effect of need not have happened.
         adds = [one for one in adds if one.complete_ns is not None]
     if not adds:
         if seen:
@@ -71,6 +72,7 @@ def _one_element(element: Any, calls: Sequence[Call]) -> list[LinearizationPoint
     if added_until < add.invoke_ns:
         assert first_seen is not None
         return violated(f"{element!r:.60} was found before it was added", add.op, first_seen.op)
+    # A removal takes it out only behind the last call that found it, and behind its addition.
     wanted = max(add.invoke_ns, -math.inf if last_seen is None else last_seen.invoke_ns)
     removed, remover = _first_removal(removes, wanted)
     added: Moment = added_until

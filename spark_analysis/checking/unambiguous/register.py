@@ -41,6 +41,7 @@ def decide_register(calls: Sequence[Call], initial: Any, write: str, read: str) 
             changes.append(call)
         else:
             return None  # an append, or a comparison that failed: it says what the value was not
+    # Before values are counted: an attempt that had no effect makes none of them ambiguous.
     changes = _that_matter(changes, reads.keys())
     written = Counter(map(_new, changes))
     written[initial] += 1

@@ -135,6 +135,7 @@ class _Nesting:
             if chosen is None:
                 return self._without_lowest(part)
             value = self.values[chosen]
+            # It lies below all of what is left of the part, which may fall apart without it.
             self.is_left[chosen] = 0
             self.depths.remove(self.begins[chosen], self.ends[chosen])
             events.append((self.moments[part.begin], value.put_op, 1))
@@ -150,6 +151,7 @@ class _Nesting:
             _, place = heappop(part.high)
             if self._is_in(part, place):
                 heappush(part.low, (-self.values[place].take_until, place))
+        # The heaps are handed on whole: what belongs to other parts by now is dropped when it comes up.
         while part.low and not self._is_in(part, part.low[0][1]):
             heappop(part.low)
         return part.low[0][1] if part.low and -part.low[0][0] >= end else None
