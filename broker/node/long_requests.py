@@ -55,7 +55,7 @@ class LongRequests:
 
     @property
     def has_more(self) -> bool:
-        """Requests are handled in steps, or wait for one: the next turn is wanted at once."""
+        """True while requests are handled in steps, or wait for one: the next turn is wanted at once."""
         return bool(self.in_steps or self.behind_batch)
 
     def go_on_later(self, connection: Connection, command: RemotingCommand, steps: Iterator[None]) -> None:
@@ -97,6 +97,7 @@ class LongRequests:
         """Does a step for the next address, and goes on with some that have waited for a batch, in their order."""
         if self.in_steps:
             request = self._in_turn.take()
+            assert self._stepped is None, "one step at a time"
             # By it `go_on_later` tells a request that goes on from a new one.
             self._stepped = request[2]
             self._go_on(*request)

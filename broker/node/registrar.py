@@ -217,6 +217,7 @@ class Registrar:
         return self._time.now_ns < self._heir_until_ns
 
     def _ask_for_master(self, header: _Header) -> None:
+        assert not self._greets, "a greeting is answered before anything is registered"
         self._says = header
         self._asks_for_heir = True
         if self.line.state is not LineState.AWAITS:

@@ -130,7 +130,7 @@ class Repairs:
             self.due_ns = min((place.due_ns for place in self._places.values()), default=NEVER)
 
     def _told(self) -> None:
-        """A reader has met damage."""
+        """Has `look` called in the next turn, as a reader has met damage."""
         self.due_ns = 0
 
     # ------------------------------------------------------------------ what is damaged
@@ -165,7 +165,8 @@ class Repairs:
             self.damaged(index, index, error, now_ns)
 
     def damaged(self, first_index: int, last_index: int, error: DamagedLogError, now_ns: int) -> None:
-        """Entries `first_index`..`last_index`, committed, are damaged, as `error` says of the first of them."""
+        """Has the committed ones of entries `first_index`..`last_index` repaired, which are damaged as `error` says of
+        the first."""
         found = 0
         for first, last in self._unknown(first_index, min(last_index, self._committed.index)):
             self._places[first] = _Place(first, last, self._log.epoch, now_ns)
@@ -232,7 +233,7 @@ class Repairs:
         return False
 
     def linked(self, node: str, now_ns: int) -> None:
-        """A peer is there, maybe again: it is asked at once."""
+        """Has a peer that is there, maybe again, asked at once."""
         for place in self._places.values():
             place.asked.discard(node)
             place.due_ns = min(place.due_ns, now_ns)
@@ -277,19 +278,20 @@ class Repairs:
         return bool(self._put_back)
 
     def to_flush(self, flush: FlushJob, what: str, count: int) -> None:
-        """Bytes were put right in memory: they count as repaired when they are on the disk."""
+        """Has bytes flushed that were put right in memory: they count as repaired when they are on the disk."""
         self._put_back.append((flush, what, count))
 
     def job(self) -> RepairFlush | None:
         """Returns the flush that is to begin now; None if there is none, or one is out."""
         if self._flushing is not None or not self._put_back:
             return None
+        assert not self._in_flush, f"{len(self._in_flush)} repairs would never be counted"
         self._in_flush, self._put_back = self._put_back, []
         self._flushing = RepairFlush([flush for flush, _, _ in self._in_flush])
         return self._flushing
 
     def flushed(self, job: RepairFlush) -> None:
-        """The job has run without an error."""
+        """Counts as repaired what a job has made durable that has run without an error."""
         assert job is self._flushing, "the job that is out comes back"
         self._flushing = None
         for _, what, count in self._in_flush:
