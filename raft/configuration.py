@@ -110,7 +110,7 @@ class ConfigurationHistory:
         return self._entries[max(0, len(self._entries) - 2)][1]
 
     def append(self, index: int, configuration: Configuration) -> None:
-        """The entry at `index` was appended: its configuration is the current one from now on."""
+        """Makes the configuration of the entry at `index`, which was appended, the current one."""
         assert index > self.current_index, f"configuration at {index} follows one at {self.current_index}"
         self._entries.append((index, configuration))
         self._refresh()
@@ -130,7 +130,7 @@ class ConfigurationHistory:
             self._entries.pop(0)
 
     def reset(self, index: int, configuration: Configuration) -> None:
-        """A snapshot replaced the log: only its configuration is known."""
+        """Forgets all but the configuration of a snapshot, which has replaced the log."""
         self._entries = [(index, configuration)]
         self._refresh()
 

@@ -371,7 +371,8 @@ class Raft:
             self._campaign_won(now, pre_vote=True)
 
     def paused(self, reason: Reason, duration_ns: int, now: int) -> None:
-        """This node did nothing for so long until now: its event loop stalled, or it waited for its disk.
+        """Takes note that this node did nothing for so long until now: its event loop stalled, or it waited for its
+        disk.
 
         To be told before the next `step` or `tick`: whom it could not hear meanwhile was not silent.
         """
@@ -414,7 +415,10 @@ class Raft:
         state.set_role(Role.FOLLOWER, None, cause, term_changed=term_changed)
 
     def _follow(self, leader: str, now: int) -> None:
-        """Follows `leader`, which has sent a leader's message of the current term."""
+        """Follows `leader`, which has sent a leader's message of the current term.
+
+        Raises `ImpossibleMessage` if another node leads it.
+        """
         state = self._state
         # Election safety (5.2): at most one leader in a term. Another one would be a bug of ours or of that node.
         if state.leader != leader:
@@ -543,7 +547,8 @@ class Raft:
     # The own log -----------------------------------------------------------------------------------------------
 
     def persisted(self, index: int, generation: int, now: int) -> None:
-        """The disk of this node holds the log up to `index` as it was when `log_generation` was `generation`."""
+        """Takes note that the disk of this node holds the log up to `index`, as it was when `log_generation` was
+        `generation`."""
         state = self._state
         assert generation != state.persisted.generation or index <= state.log.last_index, (
             f"{index} is on the disk, of a log that ends at {state.log.last_index}"
@@ -559,7 +564,8 @@ class Raft:
             self._conclude_recovery(now)
 
     def drop_before(self, first_index: int) -> None:
-        """Retention removed the entries before `first_index`, all of them committed; the log must stay restartable.
+        """Forgets the entries before `first_index`, which retention removed, all of them committed; the log must stay
+        restartable.
 
         The configuration in force before `first_index`, `configurations[0]` from now on, must be kept with the log.
         """
@@ -595,7 +601,8 @@ class Raft:
         self._leading().grant(count)
 
     def end_grant(self) -> None:
-        """Nothing more of what was granted is proposed. Does nothing where all of it was, or the leadership is over."""
+        """Takes note that nothing more of what was granted is proposed. Does nothing where all of it was, or the
+        leadership is over."""
         if self._leader is not None:
             self._leader.succession.end_grant()
 
@@ -648,19 +655,19 @@ class Raft:
         return self._leading().propose_configuration(change, now)
 
     def snapshot_sent(self, target: str, now: int) -> None:
-        """The snapshot of a SnapshotNeeded is on its way; it is offered anew if no answer comes."""
+        """Takes note that the snapshot of a SnapshotNeeded is on its way; it is offered anew if no answer comes."""
         if self._leader is not None:
             self._leader.snapshot_sent(target, now)
 
     def snapshot_failed(self, target: str) -> None:
-        """The snapshot of a SnapshotNeeded could not be made or sent."""
+        """Takes note that the snapshot of a SnapshotNeeded could not be made or sent."""
         if self._leader is not None:
             self._leader.snapshot_failed(target)
 
     # Connections -----------------------------------------------------------------------------------------------
 
     def peer_connected(self, peer: str) -> None:
-        """Messages can be sent to `peer`; that is assumed of everyone until the contrary is told."""
+        """Takes note that messages can be sent to `peer`; that is assumed of everyone until the contrary is told."""
         self._state.unreachable.discard(peer)
         if self._leader is not None:
             self._leader.peer_connected(peer)
@@ -670,7 +677,7 @@ class Raft:
         self._election.reached_peer(peer)
 
     def peer_disconnected(self, peer: str, now: int) -> None:
-        """The connection to `peer` is gone, with all that was under way on it."""
+        """Takes note that the connection to `peer` is gone, with all that was under way on it."""
         self._state.unreachable.add(peer)
         if self._leader is not None:
             self._leader.peer_disconnected(peer)
@@ -678,7 +685,8 @@ class Raft:
             self._election.lost_peer(peer, now)
 
     def peer_lacks_room(self, node: str, lacks: bool) -> None:
-        """A peer has said whether its disk has room for messages; a leader hands over to none without, unasked."""
+        """Takes note whether the disk of a peer has room for messages, as it has said; a leader hands over to none
+        without, unasked."""
         if self._leader is not None and (peer := self._leader.peers.get(node)) is not None:
             peer.lacks_room = lacks
 

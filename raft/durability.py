@@ -26,7 +26,7 @@ class PersistedIndex:
         self._oldest_known = 0
 
     def cut(self, last_index: int) -> None:
-        """The log was truncated to `last_index`, or began anew after it."""
+        """Takes note that the log was truncated to `last_index`, or began anew after it."""
         self.generation += 1
         self.index = min(self.index, last_index)
         # Whatever an earlier cut left behind this index, this one takes.
@@ -37,7 +37,8 @@ class PersistedIndex:
             self._oldest_known = self._cuts.pop(0)[0]
 
     def flushed(self, index: int, generation: int) -> bool:
-        """A flush begun in `generation` covered the log up to `index`; returns True when more is durable by it."""
+        """Takes note of a flush, begun in `generation`, that covered the log up to `index`; returns True when more is
+        durable by it."""
         assert generation <= self.generation, f"a flush of generation {generation}, in {self.generation}"
         if generation != self.generation:
             if generation < self._oldest_known:

@@ -94,7 +94,7 @@ class Election:
         self.ask_soon(now + 2 * self._state.config.heartbeat_interval_ns)
 
     def heard_leader(self, now: int) -> None:
-        """The leader of the current term was heard: it is defended, and the timeout begins anew (5.2)."""
+        """Defends the leader of the current term, which was heard, and begins the timeout anew (5.2)."""
         self._leader_contact = now
         self._attempts = 0
         self._in_line = False
@@ -106,7 +106,7 @@ class Election:
         self._pre_votes = self._votes = None
 
     def led_by(self, leader: str) -> None:
-        """The term has a leader, this node or another one: no votes are counted any more."""
+        """Counts no votes any more: the term has a leader, this node or another one."""
         self.forget_leader()
         self._former_leader = leader
 
@@ -126,7 +126,7 @@ class Election:
             self.deadline = max(self._leader_contact + self._timeout, now + grace)
 
     def lost_peer(self, peer: str, now: int) -> None:
-        """The connection to `peer` is gone: its process, or the path to it."""
+        """Takes note that the connection to `peer` is gone: its process, or the path to it."""
         state = self._state
         # Whom we have voted for is about to lead.
         if peer == state.leader or (state.leader is None and peer == state.vote):
@@ -362,7 +362,7 @@ class Election:
         return () if self._votes is None else self._votes.granted
 
     def reached_peer(self, peer: str) -> None:
-        """The connection to `peer` is there: asks it what it could not hear, or could not answer, until now."""
+        """Asks `peer`, to which there is a connection now, what it could not hear, or could not answer, until then."""
         if any(tally is not None and peer in tally.asked for tally in (self._pre_votes, self._votes)):
             self._ask(peer)
 

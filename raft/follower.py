@@ -63,7 +63,10 @@ class Follower:
             self._answer_due = True
 
     def _accept(self, request: AppendRequest, last_index: int) -> None:
-        """Adds the entries of the request that this log lacks; entries in conflict with them go first (5.3)."""
+        """Adds the entries of the request that this log lacks; entries in conflict with them go first (5.3).
+
+        Raises `ImpossibleMessage` if they contradict what the same leader said before.
+        """
         state = self._state
         log = state.log
         # What is here under the same index and term is the same (figure 3, log matching), and stays: a request that
@@ -87,7 +90,8 @@ class Follower:
                 state.append_configuration(index, configuration)
 
     def _first_new(self, request: AppendRequest) -> int:
-        """The first entry of the request that this log lacks or contradicts; one past the last if there is none."""
+        """Returns the first entry of the request that this log lacks or contradicts; one past the last if there is
+        none."""
         state = self._state
         prev_index, spans = request.prev_index, request.spans
         if prev_index == state.log.last_index:
@@ -138,7 +142,7 @@ class Follower:
         return min(self._agreed_index, self._state.counted_index)
 
     def persisted(self) -> None:
-        """More of the log is on the disk: an acknowledgement becomes due if it covers more by that."""
+        """Has an acknowledgement sent if it covers more, now that more of the log is on the disk."""
         if min(self._agreed_index, self._state.persisted.index) > self._acknowledged_index:
             self._answer_due = True
 

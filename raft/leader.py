@@ -407,13 +407,14 @@ class Leader:
         )
 
     def snapshot_sent(self, target: str, now: int) -> None:
-        """A snapshot is on its way: it is offered again if the shortest election timeout brings no answer."""
+        """Takes note that a snapshot is on its way: it is offered again if the shortest election timeout brings no
+        answer."""
         peer = self.peers.get(target)
         if peer is not None and peer.state is PeerState.SNAPSHOT:
             peer.snapshot_deadline = now + self._state.config.election_timeout_min_ns
 
     def snapshot_failed(self, target: str) -> None:
-        """No snapshot was sent: the next heartbeat finds out anew where the peer's log ends."""
+        """Takes note that no snapshot was sent: the next heartbeat finds out anew where the peer's log ends."""
         peer = self.peers.get(target)
         if peer is not None and peer.state is PeerState.SNAPSHOT:
             peer.become_probe(self._state.log.first_index)
@@ -484,7 +485,7 @@ class Leader:
             self._acknowledged(peer)
 
     def _acknowledged(self, peer: Progress) -> None:
-        """More of the log is durable on the peer: commits, and hands over if the peer waits for that."""
+        """Commits what it may, as more of the log is durable on the peer, and hands over if the peer waits for that."""
         self.update_commit()
         transfer = self.succession.transfer
         if transfer is not None and peer.node == transfer.target:
@@ -634,14 +635,16 @@ class Leader:
             self._state.send(TimeoutNow(self._state.node_id, best.node, self._state.term))
 
     def stood_still(self, duration: int, now: int) -> None:
-        """This node did nothing for so long until now: what its peers sent meanwhile has yet to be read."""
+        """Takes note that this node did nothing for so long until now: what its peers sent meanwhile has yet to be
+        read."""
         for peer in self.peers.values():
             peer.stood_still(duration, now)
 
     # Connections ---------------------------------------------------------------------------------------------
 
     def peer_recovers(self, node: str) -> None:
-        """The peer may have lost what it acknowledged: nothing that it said until now counts; see recovery.py."""
+        """Forgets what the peer has acknowledged, which it may have lost: nothing that it said until now counts; see
+        recovery.py."""
         peer = self.peers.get(node)
         if peer is not None:
             peer.forget()

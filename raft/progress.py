@@ -67,7 +67,7 @@ class Progress:
         self.mark = (-1, self.last_contact)
 
     def stood_still(self, duration: int, now: int) -> None:
-        """This leader could hear nobody for so long until now."""
+        """Takes note that this leader could hear nobody for so long until now."""
         self.last_contact = min(now, self.last_contact + duration)
         self.mark = (self.mark[0], min(now, self.mark[1] + duration))
 
@@ -104,7 +104,8 @@ class Progress:
             self.next_index = last_index + 1
 
     def acknowledge(self, match_index: int, held_index: int, first_index: int) -> bool:
-        """The peer agrees with us up to `held_index`, durably up to `match_index`; our log begins at `first_index`.
+        """Takes the peer's word that it agrees with us up to `held_index`, durably up to `match_index`; our log begins
+        at `first_index`.
 
         Returns True when more is durable by it.
         """
@@ -130,7 +131,8 @@ class Progress:
         return advanced
 
     def refuse(self, refused_index: int, hint_index: int, hint_term: int, log: LogTerms) -> None:
-        """The peer has no entry at `refused_index` like ours: probes where its hint says that the logs may agree.
+        """Takes the peer's word that it has no entry at `refused_index` like ours: probes where its hint says that the
+        logs may agree.
 
         The hint is that of `AppendResponse`; it passes over a whole term at a time (the end of 5.3).
         """
@@ -150,7 +152,7 @@ class Progress:
         self.become_probe(agreed_at_most + 1)
 
     def disconnected(self) -> None:
-        """All that is under way is lost, and the peer may come back as another process."""
+        """Forgets all that is under way, which is lost; the peer may come back as another process."""
         self.connected = False
         self.forget()
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 
 
 def agreed(values: Sequence[int]) -> int:
-    """The greatest value that a majority of the voters, one value each, has reached (5.3, 5.4)."""
+    """Returns the greatest value that a majority of the voters, one value each, has reached (5.3, 5.4)."""
     # In ascending order more than half of the values stand at that place or behind it.
     return sorted(values)[(len(values) - 1) // 2]
 

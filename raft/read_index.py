@@ -23,7 +23,7 @@ class ReadQueue:
     open_round: int | None = None
 
     def add(self, token: object) -> None:
-        """A read has arrived: it waits for the next round."""
+        """Adds a read, which waits for the next round."""
         self.waiting.append(token)
 
     @property
@@ -32,7 +32,7 @@ class ReadQueue:
         return self.open_round is None and bool(self.waiting)
 
     def begin_round(self, round_number: int, commit_index: int) -> None:
-        """A heartbeat round begins, and all reads wait for it.
+        """Has all reads wait for the heartbeat round that begins.
 
         The reads of an open round, which may have lost its answers, wait for it, too: it proves no less for them.
         """

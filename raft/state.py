@@ -198,7 +198,7 @@ class NodeState:
             self.effects.append(RoleChanged(role, self.term, leader, cause, before, lost_leader))
 
     def append_configuration(self, index: int, configuration: Configuration) -> None:
-        """The entry at `index` is in the log: its configuration is in force from now on (dissertation 4.1)."""
+        """Puts a configuration in force whose entry, at `index`, is in the log now (dissertation 4.1)."""
         assert self.commit_index < index <= self.log.last_index, (
             f"a configuration at {index}, behind {self.commit_index} and up to {self.log.last_index} there may be one"
         )

@@ -64,7 +64,7 @@ class Succession:
             state.send(TimeoutNow(state.node_id, peer.node, state.term))
 
     def end_grant(self) -> None:
-        """The parts that have not come do not come any more."""
+        """Waits no more for parts that have not come."""
         self.granted = 0
         if self.transfer is not None:
             self.ask_target(self.transfer)

@@ -151,7 +151,7 @@ class ClientRegistry(Generic[ConnectionType]):
         return self._remove([entry for entry in left if entry in self._renewed_ns])
 
     def connection_closed(self, connection: ConnectionType) -> list[str]:
-        """Everything registered on the connection ends; returns the consumer groups that changed."""
+        """Ends everything that is registered on the connection; returns the consumer groups that changed."""
         return self._remove(list(self._entries.get(connection, ())))
 
     def drop_silent(self, now_ns: int) -> Expiry[ConnectionType]:

@@ -163,7 +163,7 @@ class Forwarding:
         return connection in self._by_connection
 
     def owes_answer(self, connection: Connection) -> bool:
-        """The client waits for the answer to something that is done once."""
+        """Tells whether a client waits for the answer to something that is done once."""
         client = self._by_connection.get(connection)
         return client is not None and any(request.command.code in ONCE for request in client.waiting.values())
 
@@ -623,7 +623,7 @@ class Forwarding:
 
     @property
     def is_releasing(self) -> bool:
-        """Held requests go on, and a turn is wanted at once."""
+        """True while held requests go on: a turn is wanted at once."""
         if not self._held or self.ended or not self._finds_leader:
             return False
         return self.is_outside or not self._doubts_first

@@ -25,21 +25,21 @@ class Listeners:
     leader and after a new connection to it; several times for one leader does no harm."""
 
     def role_changed(self) -> None:
-        """Role, leader, members or readiness to serve are now different."""
+        """Tells the listeners that role, leader, members or readiness to serve have changed."""
         for listener in self.role_changes:
             listener()
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
-        """Queues have new committed messages."""
+        """Tells the listeners which queues have new committed messages."""
         for listener in self.arrivals:
             listener(arrivals)
 
     def metadata_changed(self, command: Command) -> None:
-        """A command was applied."""
+        """Tells the listeners that a command was applied."""
         for listener in self.commands:
             listener(command)
 
     def disconnected(self, connection: Connection) -> None:
-        """A client is gone: its registrations end."""
+        """Tells the listeners that a client is gone: its registrations end."""
         for listener in self.disconnects:
             listener(connection)

@@ -210,7 +210,7 @@ class Node:
 
     @property
     def is_outside(self) -> bool:
-        """This node is no member of its group (not yet, or not any more) and answers only for itself."""
+        """True while this node is no member of its group (not yet, or not any more) and answers only for itself."""
         return self._forwarding.is_outside
 
     @property
@@ -235,12 +235,13 @@ class Node:
 
     @property
     def owes_answers(self) -> bool:
-        """Somebody waits for what this node has appended as the leader."""
+        """True while somebody waits for what this node has appended as the leader."""
         return self.replica.leadership.owes_answers
 
     @property
     def owes_nodes(self) -> bool:
-        """Other nodes are yet to hear what became of requests of their clients that this one has not handled."""
+        """True while other nodes are yet to hear what became of requests of their clients that this one has not
+        handled."""
         return bool(self._relayed.given_back or self._relayed.waiting)
 
     def owed_answers(self, connections: Iterable[Connection]) -> "set[Connection]":

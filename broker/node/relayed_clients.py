@@ -237,6 +237,7 @@ class RelayedClients:
 
 
 def _commands(frame: Forward) -> list[RemotingCommand]:
+    """Returns the commands in a forwarded frame. Raises `PeerProtocolError` for bytes that are none."""
     try:
         return whole_commands(bytes(frame.body))
     except FrameError as error:

@@ -132,6 +132,7 @@ class Accepting:
         return None
 
     def _checked(self, frame: HandshakeFrame) -> Hello:
+        """Returns the hello that the first frame is. Raises `PeerProtocolError` for one that is not answered."""
         if not isinstance(frame, Hello):
             raise PeerProtocolError("the first frame is no hello")
         if frame.group != self._group:

@@ -311,6 +311,7 @@ def encode_snapshot(frame: RaftFrame, state: Pieces) -> tuple[Buffer, ...]:
 
 
 def _in_pieces(header: bytes, body: Sequence[Buffer]) -> tuple[Buffer, ...]:
+    """Returns the pieces of a long body, and the frame behind them. Raises as `encode_frame`."""
     length = sum(map(len, body))
     if length > BODY_BYTES_MAX:
         raise PeerProtocolError(f"a body of {length} bytes, at most {BODY_BYTES_MAX} can be sent")
@@ -372,6 +373,7 @@ class PeerDecoder:
         return frames
 
     def _keep(self, piece: memoryview) -> None:
+        """Keeps a piece of a long body. Raises `PeerProtocolError` for an empty one, or beyond `BODY_BYTES_MAX`."""
         self._body_length += len(piece)
         if not piece or self._body_length > BODY_BYTES_MAX:
             raise PeerProtocolError(
@@ -433,6 +435,7 @@ def _frame(header_bytes: bytes, body: memoryview) -> Frame:
 
 
 def _checked_time(header: RaftHeader) -> int:
+    """Returns the time in a header, in ms since 1970, -1 for none. Raises `PeerProtocolError` for an impossible one."""
     if header.applied_index_or_time > _TIME_MS_MAX:
         raise PeerProtocolError(f"a message at the time {header.applied_index_or_time}")
     return header.applied_index_or_time

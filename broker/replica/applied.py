@@ -178,7 +178,8 @@ class AppliedState:
             applied(index, command, result)
 
     def reset(self, state: StateSnapshot, state_index: int, first_index: int, now_ns: int) -> None:
-        """The log begins anew at `first_index`; `state`, the leader's, reflects the entries up to `state_index`."""
+        """Puts a leader's `state`, which reflects the entries up to `state_index`, in the place of this one: the log
+        begins anew at `first_index`."""
         self.metadata = state.metadata
         self._give_up_saving()
         self._store.raise_head(self.metadata.head_position)

@@ -68,7 +68,7 @@ class BatchAppends:
         return self.under_way
 
     def end(self, batch: BatchUnderWay) -> None:
-        """All of the batch is in the log, or nothing is and will be; messages may come again."""
+        """Lets other messages come again: all of the batch is in the log, or nothing of it is and will be."""
         if batch.is_lost:
             return
         assert batch is self.under_way, "one batch at a time"

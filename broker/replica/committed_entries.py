@@ -46,7 +46,8 @@ class CommittedEntries:
         trace: ReplicaTrace,
         snapshot_interval_entries: int,
     ) -> None:
-        """A snapshot of what is applied begins each time that so many entries are behind the last."""
+        """A snapshot of the state begins each time that `snapshot_interval_entries` more are applied than the last one
+        reflects."""
         self.index = basis.raft.commit_index
         """The last entry of whose commit raft has told. Always applied index <= committed index <= last index."""
         self._store = basis.store
@@ -62,7 +63,7 @@ class CommittedEntries:
         """A follower applies from then on, or if much is waiting."""
 
     def committed(self, effect: Committed) -> None:
-        """Raft says that a majority holds the entries up to there."""
+        """Notes that a majority holds the entries up to there, as raft says; turns apply them."""
         # The same one comes behind a log that began anew, which `Replica` has noted with it.
         assert self.index <= effect.index <= self._store.log.last_index, (
             f"committed up to {effect.index}, behind {self.index}, of a log up to {self._store.log.last_index}"
@@ -83,7 +84,7 @@ class CommittedEntries:
 
     @property
     def is_behind(self) -> bool:
-        """More is committed than one turn has applied, and it need not wait: the next turn is wanted at once."""
+        """True if more is committed than one turn has applied, and need not wait: the next turn is wanted at once."""
         return self._applied.index < self.index and self._time.now_ns >= self.due_ns
 
     def tell_committed(self) -> None:
@@ -127,7 +128,9 @@ class CommittedEntries:
         self._observer.metadata_changed(command)
 
     def catch_up(self) -> None:
-        """Applies what a follower knows as committed and has left for later: whoever asks it finds that."""
+        """Applies what a follower knows as committed and has left for later, or as much of it as one turn may: whoever
+        asks this node now is to find it. Does nothing on a leader, and none of it while that has to wait for room or a
+        repair."""
         if self._leadership.serving_from is None and self._time.now_ns >= self._disk_space.dispatch_due_ns:
             self._rests_until_ns = 0
             upto = min(self.index, self._applied.index + self._store.options.dispatch_entries)

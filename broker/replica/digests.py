@@ -50,7 +50,8 @@ class Digests:
         return (applied_index + 1) // STEPS[0] * STEPS[0] + STEPS[0] - 1
 
     def applied(self, index: int, metadata: Metadata, now_ns: int) -> None:
-        """The state behind the entry `index` is here, and nothing of what follows it."""
+        """Begins the sums that are due behind the entry `index`; `metadata` is the state right behind it, without
+        anything that follows."""
         if (index + 1) % STEPS[0]:
             return
         items = len(metadata.topics) + len(metadata.groups) + metadata.offsets.count

@@ -93,12 +93,14 @@ class DiskSpace:
         return False
 
     def before_recovery_ends(self, now_ns: int) -> None:
-        """To be called before raft hears of anything that may end its recovering mode, which is noted then."""
+        """Tells raft if there is no room. To be called before raft hears of anything that may end its recovering mode:
+        the end is written down, and is put off without room."""
         if self._raft.recovery is not None:
             self.before_an_entry(now_ns)
 
     def before_an_entry(self, now_ns: int) -> None:
-        """To be called before raft hears of a wish for an entry that it may leave unanswered."""
+        """Tells raft if there is no room. To be called before raft hears a peer's question for which a leader appends
+        an entry: without room it does not, and the peer asks again."""
         if not self._raft.lacks_room and not self.is_there(now_ns):
             self._raft.lacks_room = True
         assert self.lacks or not self._raft.lacks_room, "nobody would look whether there is room again"

@@ -79,7 +79,8 @@ class Durability:
         self._raft.persisted(last_index, self._raft.log_generation, now_ns)
 
     def cut(self) -> None:
-        """Entries have left the log's end: what is written in their place counts as held only when it is, again."""
+        """Notes that entries were cut off the log's end: raft is told of what takes their place, also where that ends
+        with the same index."""
         self.written_index = -2
 
     def due_ns(self) -> int:
@@ -115,7 +116,8 @@ class Durability:
         return job
 
     def flushed(self, job: FlushJob, now_ns: int) -> None:
-        """The job has run without an error. In synchronous mode raft may have effects then."""
+        """Takes back a job that has run without an error. In synchronous mode raft hears how far the log is durable,
+        and may have effects then."""
         assert self.flushing, "a flush comes back once"
         self.flushing = False
         durable = self._log.flushes.done(job)

@@ -31,7 +31,7 @@ CONFIGURATION_BYTES_MAX: Final = 4096
 
 
 class GroupChanges:
-    """Changes of one replica's group, of which this node leads the way."""
+    """The requests for other members, and for another leader, on their way to one replica's raft."""
 
     def __init__(
         self,

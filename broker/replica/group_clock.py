@@ -140,7 +140,7 @@ class GroupClock:
         return self._time_ns // MS - wall_ms
 
     def heard(self, time_ms: int, now_ns: int) -> None:
-        """The leader, which this node follows, has said that it is this time.
+        """Takes the time (ms) that the leader has said which this node follows.
 
         A node that is ahead of that goes back: else what the leader has stored could be early here.
         """
@@ -176,7 +176,8 @@ class GroupClock:
         self._is_hearsay = False
 
     def _first_word_moves(self, moves_ns: int, now_ns: int) -> None:
-        """A leader's first word, which counts however late it is, differs from the time that this node knew."""
+        """Looks at how far (ns) a leader's first word, which counts however late it is, moves the time that this node
+        knew: ahead is a jump, and told at once; back is kept in mind, as the word may have been late."""
         differs_ns = moves_ns - self._set_back_ns - self._taken_back_ns
         most_ns = JUMP_MS * MS + (now_ns - self._heard_ns) // SLEW
         self._taken_back_ns = 0
@@ -190,7 +191,8 @@ class GroupClock:
             self._tell("a new leader's time is ahead", differs_ns, now_ns)
 
     def _look_at_set_back(self, moves_ns: int, now_ns: int) -> None:
-        """A later word moves the time of a node that was set back: the one that did it was late, or it was not."""
+        """Looks at how far (ns) a later word moves a node that a first word has set back. If later words make up for it
+        the first was late; if none has for `LATE_NS` the time is back, and that is told."""
         self._set_back_ns -= max(0, moves_ns)
         if self._set_back_ns <= JUMP_MS * MS:
             self._set_back_ns = 0
@@ -214,7 +216,8 @@ class GroupClock:
         self._events.warn(EventKind.CLOCK_JUMP, reason, now_ns, by_ms=abs(moves_ns) // MS)
 
     def told(self, node: str, time_ms: int, now_ns: int, *, is_agreed: bool) -> None:
-        """`node` has said what time it is: it has dialled this one, or answers when this one asks for its vote."""
+        """Takes what `node` says the time (ms) is: the group's if `is_agreed`, else its wall clock. It has dialled this
+        one, or answers when this one asks for its vote."""
         if not is_agreed:
             self._told[node] = time_ms * MS - now_ns
         elif not self.is_agreed or (
@@ -225,7 +228,7 @@ class GroupClock:
             self.is_agreed = self._is_hearsay = True
 
     def lead(self, now_ns: int) -> int:
-        """This node leads from now on, and makes the group's time; returns it (ms)."""
+        """Begins to make the group's time, as this node leads from now on; returns it (ms)."""
         self._advance(now_ns)
         self.leads = True
         self._is_hearsay = False
@@ -245,7 +248,7 @@ class GroupClock:
         return self._time_ns // MS
 
     def follow(self, now_ns: int) -> None:
-        """This node does not lead, or follows another leader or term from now on."""
+        """Makes the group's time no more: this node does not lead, or follows another leader or term from now on."""
         self._has_heard_leader = False
         if self.leads:
             self._advance(now_ns)

@@ -213,7 +213,7 @@ class Jobs:
         return Job(kind.what, run_timed, count_and_take_over, kind.failure_stops_node, kind.wants_turn)
 
     def done(self, job: Job) -> None:
-        """The job has run, without an error or with one that stops no node."""
+        """Takes back a job that has run, without an error or with one that stops no node."""
         assert self.out > 0, "only jobs that are out come back"
         self.out -= 1
         job.done()

@@ -64,13 +64,13 @@ class LinkedPeers:
     # ------------------------------------------------------------------ links that this node sends on
 
     def up(self, node: str, connection: Connection, version: int) -> None:
-        """The link to `node` is up, with that version of the protocol."""
+        """Takes the link to `node`, which is up, with that version of the protocol."""
         assert node not in self._links, f"{node} has one link that this node sends on"
         self._links[node] = connection
         self._versions[node] = version
 
     def down(self, node: str, connection: Connection) -> None:
-        """The link to `node`, which was up, is lost."""
+        """Forgets the link to `node`, which was up and is lost."""
         gone = self._links.pop(node)
         assert gone is connection, f"another link to {node} is lost than the one that was up"
 
@@ -81,11 +81,11 @@ class LinkedPeers:
     # ------------------------------------------------------------------ links that it receives on
 
     def met(self, hello: Hello, now_ns: int) -> None:
-        """The link that began with this hello is up, perhaps behind an earlier one: its node has proved itself."""
+        """Learns from the hello of a node that has proved itself: its link is up, perhaps behind an earlier one."""
         if hello.time_ms is not None:
             self._clock.told(hello.source, hello.time_ms, now_ns, is_agreed=hello.is_group_time)
         self._members.met(hello.source, hello.address, hello.newest_format)
 
     def parted(self, node: str) -> None:
-        """The last link from `node` is lost."""
+        """Forgets what `node` has said of itself: its last link is lost."""
         self._members.parted(node)

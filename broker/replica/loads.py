@@ -39,7 +39,7 @@ class Loads:
         return next(iter(self.wanted.values()))[0]
 
     def loaded(self, job: LoadJob, now_ns: int) -> None:
-        """The job has run: calls all who wait for its window."""
+        """Takes back a job that has run, and calls all who wait for its window."""
         assert self._running, "a load comes back once"
         self._running = False
         self.reads.loaded(job, now_ns)

@@ -44,7 +44,7 @@ _NOTHING: Final = RetentionPolicy(reserved_ms=_FOR_EVER_MS, force_ratio=1.0)
 
 
 class LogHead:
-    """The beginning of the log, which raft and the file of the members know, too."""
+    """Deletes the log's oldest files, and lets raft and the file of the members know where the log begins."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class LogHead:
         return self._applied.metadata.format >= FORMAT_OF_COMMANDS[RaiseHead]
 
     def deleted(self) -> None:
-        """The log begins later than before."""
+        """Tells raft, and notes with the members, that the log begins later than before. Raises as `Members.save`."""
         self._raft.drop_before(self._store.log.first_index)
         self._members.save()
 

@@ -64,13 +64,14 @@ class Members:
     # ------------------------------------------------------------------ peers
 
     def met(self, node: str, address: str, newest_format: int) -> None:
-        """`node` has dialled this one; it listens for peers at `address`, and reads that format and all before."""
+        """Notes that `node` has dialled this one: it listens for peers at `address`, and reads that format and all
+        before."""
         self._formats[node] = newest_format
         self._membership.met(node, address)
         self._find_peers()
 
     def parted(self, node: str) -> None:
-        """The link that `node` had dialled is gone."""
+        """Forgets what `node` has said of itself: the link that it had dialled is gone."""
         del self._formats[node]
         self._membership.parted(node)
         self._find_peers()
@@ -83,7 +84,7 @@ class Members:
         return min([self._newest_format, *(self._formats[node] for node in others)])
 
     def linked(self, node: str) -> None:
-        """The link to `node` is up; if the node was away when it was removed, it hears of that now."""
+        """Tells `node`, to which a link is up, if it was removed while it was away."""
         if node not in self._raft.configuration.members:
             self._dismiss(node)
 
@@ -129,7 +130,7 @@ class Members:
         return self.node_id in raft.configuration.members
 
     def dismissed(self, index: int) -> None:
-        """Another node says that this one is not in the configuration in force at `index`."""
+        """Notes the word of another node that this one is not in the configuration in force at `index`."""
         if index > self._dismissed_index:
             self._dismissed_index = index
             self._observer.role_changed()
@@ -157,7 +158,8 @@ class Members:
         self._change = (index, waiter)
 
     def changed(self, effect: ConfigurationChanged) -> None:
-        """Another configuration is in force, or the one in force is committed now."""
+        """Keeps a configuration that is in force from now on, or notes that the one in force is committed now; follows
+        it with links, and tells who awaits it. Raises as `save`."""
         self.save()
         self._find_peers()
         if effect.committed:
@@ -174,7 +176,7 @@ class Members:
         self._observer.role_changed()
 
     def give_up_change(self) -> None:
-        """Leadership ended: the outcome of a change is unknown."""
+        """Tells who awaits a change that its outcome is unknown: the leadership has ended."""
         change, self._change = self._change, None
         if change is not None:
             change[1].lost()

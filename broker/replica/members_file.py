@@ -133,8 +133,8 @@ class MembersFile:
             self._written = data
 
     def note_committed(self, index: int, configurations: Configurations, lost_voters: Sequence[str]) -> None:
-        """Notes that the configuration at `index` is committed, if there is room: those before it need nobody any more
-        after a loss, who may be gone. Raises DiskError."""
+        """Notes, if there is room, that the configuration at `index` is committed. After a loss, voters of earlier ones
+        alone need not agree any more: they may be gone. Raises DiskError."""
         before, self._committed_index = self._committed_index, index
         try:
             self.save(configurations, lost_voters)
@@ -147,6 +147,7 @@ class MembersFile:
         self.save([(-1, self._first)])
 
     def _check_lineage(self, stored: str) -> None:
+        """Raises `ImpossibleSettingError` unless the store is of the lineage that the settings name."""
         if stored != self._lineage:
             of_store = f"of lineage {stored!r}" if stored else "of the group as it was before any restore"
             raise ImpossibleSettingError(
@@ -155,7 +156,8 @@ class MembersFile:
             )
 
     def _check_may_begin_empty(self) -> None:
-        """A restored group was never empty: as many empty nodes as are its majority would begin without its log."""
+        """Raises `ImpossibleSettingError` for a member of a restored group whose store is empty. Such a group was never
+        empty: as many empty nodes as are its majority would begin without its log."""
         if self._lineage and self._newcomer is None and len(self._first.members) > 1:
             raise ImpossibleSettingError(
                 "raft.lineage",
@@ -164,12 +166,12 @@ class MembersFile:
             )
 
     def met(self, node: str, address: str) -> None:
-        """`node`, which may be no member, has dialled and says where it is found."""
+        """Notes where `node`, which may be no member, has said that it is found."""
         if address:
             self._guests[node] = address
 
     def parted(self, node: str) -> None:
-        """The link that `node` had dialled is gone."""
+        """Forgets where `node` has said that it is found: the link that it had dialled is gone."""
         self._guests.pop(node, None)
 
     def peers(self, node: str, configurations: Iterable[Configuration]) -> dict[str, str]:

@@ -91,7 +91,7 @@ class ReadBarriers:
         raft.read_index(token)
 
     def confirmed(self, effect: ReadReady) -> None:
-        """A majority has answered a round: its barriers are passed when that index is applied."""
+        """Has the barriers of a round, which a majority has answered, wait until that index is applied."""
         # They pass in this order: one that waited for less behind one that waits for more would stand still.
         assert not self.confirmed_at or effect.index >= self.confirmed_at[-1][0], (
             f"a read is confirmed at {effect.index}, behind one at {self.confirmed_at[-1][0]}"
@@ -100,11 +100,11 @@ class ReadBarriers:
             self.confirmed_at.append((effect.index, barrier))
 
     def lost(self, effect: ReadLost) -> None:
-        """Leadership ended during the round: its barriers are given up."""
+        """Gives up the barriers of a round during which the leadership ended."""
         self._give_up(self._confirming.pop(effect.token))
 
     def applied(self, index: int) -> None:
-        """Everything up to `index` is applied: passes the barriers that waited for it, as far as the turn goes."""
+        """Passes the barriers that waited until everything up to `index` is applied, as far as the turn goes."""
         confirmed, light, heavy = self.confirmed_at, self._light, self._heavy
         while confirmed and confirmed[0][0] <= index:
             barrier = confirmed.popleft()[1]
@@ -119,7 +119,7 @@ class ReadBarriers:
             ready()
 
     def abandon_wanted(self) -> None:
-        """Leadership ended: gives up the barriers whose round has not begun.
+        """Gives up the barriers whose round has not begun, as the leadership has ended.
 
         Those that are confirmed pass: what is true of the moment in which they were stays so.
         """

@@ -319,7 +319,7 @@ class Replica:
     # ------------------------------------------------------------------ what happens to it
 
     def peer_connected(self, node: str, now_ns: int) -> None:
-        """The link to `node` is up."""
+        """Tells raft, and all who have something for `node`, that the link to it is up."""
         self.members.linked(node)
         self.repairs.linked(node, now_ns)
         self.time.now_ns = now_ns
@@ -327,7 +327,8 @@ class Replica:
         self.carry_out()
 
     def peer_disconnected(self, node: str, now_ns: int) -> None:
-        """A connection with `node`, in either direction, was lost: there is no stronger sign of its death."""
+        """Tells raft that a connection with `node`, in either direction, was lost: there is no stronger sign of its
+        death."""
         self.time.now_ns = now_ns
         self.raft.peer_disconnected(node, now_ns)
         self.carry_out()
@@ -350,7 +351,7 @@ class Replica:
             self.carry_out()
 
     def flushed(self, job: FlushJob, now_ns: int) -> None:
-        """A job of `durability` has run without an error."""
+        """Takes back a job of `durability` that has run without an error."""
         self.time.now_ns = now_ns
         self.disk_space.before_recovery_ends(now_ns)
         self.durability.flushed(job, now_ns)

@@ -162,7 +162,7 @@ class Scrubbing:
         return EntryScrub(mapped, start, index, position, self._last_index, size, terms, end)
 
     def done(self, job: Scrub, now_ns: int, group_ms: int) -> None:
-        """The job has run."""
+        """Takes what a job has read: damage is put right or handed on, and the time of the next job is set."""
         assert job is self._job, "the job that is out comes back, once"
         self._job = None
         if self._next is None or self._epoch != self._store.log.epoch:
@@ -195,7 +195,7 @@ class Scrubbing:
         return max(read * 1_000_000_000 // self._rate, read * self._spread_ns // self._pass_bytes)
 
     def _end(self, now_ns: int, group_ms: int) -> None:
-        """A pass is over."""
+        """Ends a pass, and sets the time of the next one."""
         self._flush_units(now_ns)
         self._next = None
         self._is_hurried = self._index.is_in_haste

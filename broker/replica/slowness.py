@@ -32,7 +32,8 @@ class Slowness:
     """The time that notes of raft's took since the node last stood still."""
 
     def woke(self, late_ns: int, now_ns: int) -> None:
-        """The node is called that long after its deadline."""
+        """Tells raft that the node was called that long after its deadline; operators, too, unless they know of its
+        disk."""
         # At least half of the time was a wait for the disk.
         if 2 * self._noting_ns >= late_ns:
             reason = Reason.SLOW_FLUSH  # told when it happened
@@ -43,17 +44,18 @@ class Slowness:
         self._raft.paused(reason, late_ns, now_ns)
 
     def turned(self, took_ns: int, now_ns: int) -> None:
-        """A turn that began at `now_ns` took so long."""
+        """Tells of a turn, begun at `now_ns`, if it took too long."""
         if took_ns > STALLED_NS:
             self._events.warn(EventKind.STALLED_TURN, "turn", now_ns, took_ms=took_ns // MS)
 
     def flushed(self, what: str, took_ns: int, now_ns: int) -> None:
-        """A thread took so long to make something durable or ready; the node went on meanwhile."""
+        """Tells of a job of a thread, which makes something durable or ready, if it took too long; the node went on
+        meanwhile."""
         if took_ns > SLOW_FLUSH_NS:
             self._events.warn(EventKind.SLOW_FLUSH, what, now_ns, took_ms=took_ns // MS)
 
     def noted(self, took_ns: int, now_ns: int) -> None:
-        """The node waited so long for its term and vote to be durable."""
+        """Tells, and remembers, that the node waited too long for its term and vote to be durable."""
         if took_ns > STALLED_NS:
             self._noting_ns += took_ns
             self._events.warn(EventKind.SLOW_FLUSH, "term and vote", now_ns, took_ms=took_ns // MS)

@@ -55,13 +55,13 @@ class ReplicaTrace:
         self.appended_index = log.last_index
 
     def truncated(self, now_ns: int, last_index: int) -> None:
-        """Every entry after `last_index` has left the log."""
+        """Records that every entry after `last_index` has left the log."""
         self.appended_index = min(self.appended_index, last_index)
         if self._writer is not None:
             self._writer.truncate(now_ns, last_index)
 
     def role(self, now_ns: int, change: RoleChanged) -> None:
-        """Role, term or leader changed."""
+        """Records a change of role, term or leader."""
         if self._writer is not None:
             self.appended(now_ns)
             role = "precandidate" if change.role.value == "pre-candidate" else change.role.value
@@ -77,7 +77,7 @@ class ReplicaTrace:
             self._writer.commit(now_ns, index, term)
 
     def dispatched(self, now_ns: int, index: int) -> None:
-        """Everything up to `index` is dispatched."""
+        """Records that everything up to `index` is dispatched, and the digests up to there."""
         writer = self._writer
         if writer is None:
             return
@@ -105,14 +105,14 @@ class ReplicaTrace:
                 writer.digest(now_ns, last, self._digest)
 
     def reset(self, now_ns: int, first_index: int) -> None:
-        """The log begins anew from a snapshot: the digest of what came before is not known here any more."""
+        """Records that the log begins anew from a snapshot, of which no digest is known: none is told any more."""
         self.appended_index = first_index - 1
         self._digest_known = False
         if self._writer is not None:
             self._writer.reset(now_ns, first_index)
 
     def stopped(self, now_ns: int) -> None:
-        """The node stops in order."""
+        """Records that the node stops in order."""
         if self._writer is not None:
             self.appended(now_ns)
             self._writer.stop(now_ns)

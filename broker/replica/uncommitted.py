@@ -148,7 +148,7 @@ class Uncommitted:
             waiting.popleft()[1].committed()
 
     def abandon(self) -> list[Callable[[], None]]:
-        """The leadership is over: forgets everything. Returns what to call to tell those who wait, who may be
+        """Forgets everything, as the leadership is over. Returns what to call to tell those who wait, who may be
         thousands: that their entry is committed, if that was known, else that the outcome is unknown."""
         size = sum(size for _, size in self._sizes)
         assert self.bytes == size, f"{self.bytes} bytes are counted, of entries that have {size}"

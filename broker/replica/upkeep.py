@@ -105,7 +105,7 @@ class Upkeep:
             return None
 
     def checkpointed(self, job: CheckpointJob, now_ns: int) -> None:
-        """The job has run without an error."""
+        """Takes back a checkpoint that has run without an error; one that found no space is written later."""
         self._store.checkpoints.done(job)
         if job.refused is not None:
             self._lacks_space("checkpoint", job.refused, now_ns)
@@ -141,7 +141,8 @@ class Upkeep:
         self.snapshot_is_out = True
 
     def snapshot_saved(self, job: SnapshotJob, now_ns: int) -> None:
-        """The job has run without an error."""
+        """Takes back the job of this node's snapshot, which has run without an error; without space it is written
+        later."""
         self.snapshot_is_out = False
         self._store.snapshot.done(job)
         if job.refused is None:
@@ -182,7 +183,8 @@ class Upkeep:
         return self._incoming
 
     def incoming_saved(self, job: Incoming, now_ns: int) -> None:
-        """The job has run without an error."""
+        """Takes back the job of a leader's snapshot, which has run without an error: it is taken now, or given up for
+        want of space."""
         self.snapshot_is_out = False
         self._incoming = None
         if job.refused is None:
@@ -215,7 +217,7 @@ class Upkeep:
         return self._store.removal_job(REMOVED_FILES, REMOVED_BYTES)
 
     def removed(self, job: RemovalJob, now_ns: int) -> None:
-        """The job has run."""
+        """Takes back a removal that has run, and sets the time of the next one."""
         self._removal_due_ns = now_ns + REMOVAL_PAUSE_NS
         if job.failure is not None:
             self._removal_due_ns = now_ns + REMOVAL_FAILED_NS

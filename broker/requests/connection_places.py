@@ -17,7 +17,7 @@ from broker.statistics.events import EventKind, Events
 
 @dataclass(eq=False)
 class ConnectionPlaces:
-    """So many places."""
+    """The places for connections at one server, and which connections have them."""
 
     _most: int
     _time: Time

@@ -153,6 +153,7 @@ async def _request(stream: trio.SocketStream, connection: h11.Connection) -> h11
 async def _answer(
     stream: trio.SocketStream, connection: h11.Connection, page: Page, *, without_body: bool
 ) -> None:
+    """Sends a page, or for HEAD only its head. Raises `_LimitError` if it is not taken in time."""
     headers = [
         ("Content-Type", page.content_type),
         ("Content-Length", str(len(page.body))),

@@ -253,6 +253,7 @@ async def _shake_hands(
     steps: AbstractAsyncContextManager[None],
     wait: WaitReadable = trio.lowlevel.wait_readable,
 ) -> None:
+    """Does a handshake. Raises RefusedError, which says in words what was wrong."""
     try:
         await session.handshake(sock, steps, wait)
     except ssl.SSLCertVerificationError as error:

@@ -142,6 +142,7 @@ def _context(protocol: int) -> ssl.SSLContext:
 
 
 def _show_certificate(context: ssl.SSLContext, tls: TlsSettings, prefix: str) -> None:
+    """Has a context show the certificate of the settings. Raises `ImpossibleSettingError` for files that do not do."""
     for name, path in (("certificate", tls.certificate), ("key", tls.key)):
         _check_readable(path, prefix + name)
     try:
@@ -154,6 +155,7 @@ def _show_certificate(context: ssl.SSLContext, tls: TlsSettings, prefix: str) ->
 
 
 def _trust(context: ssl.SSLContext, path: str, setting: str) -> None:
+    """Has a context believe the authorities in a file. Raises `ImpossibleSettingError`, which names the setting."""
     _check_readable(path, setting)
     try:
         context.load_verify_locations(path)
@@ -162,6 +164,7 @@ def _trust(context: ssl.SSLContext, path: str, setting: str) -> None:
 
 
 def _check_readable(path: str, setting: str) -> None:
+    """Raises `ImpossibleSettingError`, which names the setting, for a file that cannot be read."""
     try:
         Path(path).read_bytes()
     except OSError as error:

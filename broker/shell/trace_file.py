@@ -53,6 +53,8 @@ class TraceFile:
         self._flushed_ns = 0
 
     def _write(self, data: bytes) -> None:
+        """Writes all of the bytes, unless writing has failed. Raises `log.errors.DiskError` for the file's beginning;
+        a later failure is kept in `failure`."""
         if self.failure is not None:
             return
         # Where the disk is nearly full the system takes less than it was given. The next call says why.

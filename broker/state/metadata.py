@@ -256,7 +256,7 @@ class Metadata:
             self.offsets.put(group, topic, queue_id, offset)
 
     def _offsets_forgotten(self, group: str) -> None:
-        """Some of a consumer group's offsets are forgotten, maybe its last."""
+        """Takes a consumer group that had nothing but offsets out of the count, if the last of them was forgotten."""
         self.nameless_groups -= group not in self.groups and group not in self.offsets.by_group
 
     def _forget_unchanged(self, offsets: Iterable[tuple[str, str, int, int]]) -> None:

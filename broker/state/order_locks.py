@@ -56,7 +56,7 @@ class LockTable(dict[tuple[str, str, int], OrderLock]):
                 del self[asked.group, topic, queue_id]
 
     def forget_topic(self, topic: str) -> None:
-        """A topic is deleted."""
+        """Forgets the locks of a topic that is deleted."""
         self._drop([key for key in self if key[1] == topic])
 
     def without_group(self, group: str) -> "LockTable":

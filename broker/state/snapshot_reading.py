@@ -102,7 +102,10 @@ def read_cbor_map(data: bytes | memoryview) -> dict[str, Any]:
 
 
 def _cbor_head(data: memoryview, at: int) -> tuple[int, int, int]:
-    """Returns the kind of the value at `at`, its number (RFC 8949, 3), and where what follows them begins."""
+    """Returns the kind of the value at `at`, its number (RFC 8949, 3), and where what follows them begins.
+
+    Raises ValueError where the data ends before, or for a kind that snapshots do not have.
+    """
     if at >= len(data):
         raise ValueError("the end is missing")
     kind, number = data[at] >> CBOR_TYPE_SHIFT, data[at] & CBOR_NUMBER_BITS
@@ -115,7 +118,7 @@ def _cbor_head(data: memoryview, at: int) -> tuple[int, int, int]:
 
 
 def _cbor_end(data: memoryview, at: int) -> int:
-    """Returns where the value at `at` ends."""
+    """Returns where the value at `at` ends. Raises as `_cbor_head`."""
     missing = 1
     while missing:
         kind, number, at = _cbor_head(data, at)

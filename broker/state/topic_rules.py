@@ -104,6 +104,7 @@ def check_group_name(group: str) -> None:
 
 
 def _check(kind: str, name: str, longest: int) -> None:
+    """Raises `InvalidNameError` unless the name has 1 to `longest` of the characters that are allowed."""
     if not name.strip():
         raise InvalidNameError(f"the specified {kind} is blank")
     if len(name) > longest:
