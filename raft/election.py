@@ -256,6 +256,7 @@ class Election:
         state = self._state
         if self._voted_at is not None and state.vote != request.source:
             return now - self._voted_at < self._round(_VOTE_ROUNDS)
+        # The asker has more: it could not vote for this node.
         if (state.log.last_term, state.log.last_index) < (request.last_term, request.last_index):
             return False
         if state.role is Role.CANDIDATE:

@@ -94,11 +94,13 @@ class Follower:
         none."""
         state = self._state
         prev_index, spans = request.prev_index, request.spans
+        # Nearly always: it goes on where this log ends.
         if prev_index == state.log.last_index:
             return prev_index + 1
         skipped = state.commit_index - prev_index
         if skipped <= 0:
             return state.log.first_difference(prev_index, spans)
+        # What is committed is the same in both logs (5.4.3). It is not compared, and may be gone from this one.
         remaining = []
         for term, count in spans:
             if skipped < count:

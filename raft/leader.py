@@ -281,6 +281,7 @@ class Leader:
         for peer in self.peers.values():
             if not peer.connected:
                 continue
+            # If a probe or a snapshot is due `_send_to_paused` finds out.
             if peer.state is not PeerState.REPLICATE or peer.next_index <= last_index:
                 return True
             if peer.sent_commit_index < commit_index and not peer.inflight and not notice_is_planned:
@@ -351,6 +352,7 @@ class Leader:
     def _send_empty(self, peer: Progress, prev_index: int, round_number: int) -> None:
         """Sends a request without entries: a heartbeat, or with round 0 a commit index that asks for no answer."""
         state = self._state
+        # A heartbeat, too, names the entry before what the peer needs, and that is not in the log any more.
         if self._is_deleted(prev_index + 1):
             self._offer_snapshot(peer)
             return
@@ -396,6 +398,7 @@ class Leader:
         """Asks the caller to send a snapshot to a peer whose next entry is deleted, or whose last one was lost."""
         state = self._state
         first_index, prev_term = state.log.first_index, state.log.base_term
+        # The members as of that place in the log: those of today come with the entries behind it.
         index, configuration = state.configurations.at(first_index - 1)
         peer.become_snapshot()
         state.effects.append(
@@ -429,6 +432,7 @@ class Leader:
             assert peer.leaving_index is not None
             if peer.leaving_index > self._state.commit_index:
                 continue
+            # Whoever cannot be told now hears of it from any member that it meets again (broker/replica/members.py).
             if (
                 peer.connected
                 and peer.state is PeerState.REPLICATE
@@ -615,6 +619,7 @@ class Leader:
             and self._is_caught_up(peer, now)
         ]
         if ready:
+            # Who lacks least can lead soonest: proposals wait until the heir has all of the log.
             best = max(ready, key=lambda peer: (peer.match_index, -preferred.index(peer.node)))
             self.succession.begin(best.node, now, Reason.PREFERRED)
 

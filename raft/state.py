@@ -213,6 +213,7 @@ class NodeState:
         self.log.truncate(last_index)
         self.persisted.cut(last_index)
         self.change_log(TruncateLog(last_index))
+        # A configuration is in force as long as its entry is in the log (dissertation 4.1).
         if self.configurations.truncate(last_index):
             current, index = self.configurations.current, self.configurations.current_index
             committed = index <= self.commit_index

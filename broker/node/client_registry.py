@@ -259,6 +259,8 @@ class ClientRegistry(Generic[ConnectionType]):
                     group = self._consumers[entry.group]
                     client = group.clients[connection]
                     consumers.append(
+                        # The subscriptions of the consumer group, as those of a single connection are not kept
+                        # (`ConsumerGroup._wanted`).
                         ConsumerData(
                             consume_from_where=group.consume_from_where,
                             consume_type=group.consume_type,
@@ -376,6 +378,7 @@ class ClientRegistry(Generic[ConnectionType]):
                 not entry.is_consumer
                 and self._producers[entry.group][connection].client_id == client.client_id
             ):
+                # It announces another producer group on this connection still.
                 return
         of_client = self._producer_clients[client.client_id]
         del of_client[connection]

@@ -346,6 +346,7 @@ class Forwarding:
         Raises `PeerProtocolError` for bytes that cannot be read.
         """
         client = self._by_number.get(frame.connection)
+        # It has disconnected, of which that node is being told (`ClientGone`).
         if client is None:
             return
         connection = client.connection
@@ -363,8 +364,8 @@ class Forwarding:
                 self._happens(client, request, RequestEvent.RESPONSE)
             elif not command.is_one_way:
                 self._calls.relayed(connection, command.opaque, source)
-        # Its requests have long not been read any more: so much may come of those that the leader has already
-        # (`UNREAD_BYTES_MAX`).
+        # Its requests have long not been read any more. What comes beyond this is not for those that the leader has had
+        # already (`UNREAD_BYTES_MAX`).
         if connection.leaves_much_unread():
             if not connection.aborted:
                 self._events.warn(
@@ -467,6 +468,7 @@ class Forwarding:
         back = self.taking_back.get(connection)
         if back is None:
             back = self.taking_back[connection] = _TakingBack(key_of, taken)
+        # Turns go over its requests anew, for the new key, too; what comes from here on they leave alone.
         back.keys.add(key)
         back.number = self._last_number
         back.left = None
@@ -709,6 +711,7 @@ class Forwarding:
         leader that it has no clients here any more: whom the leader asked through this node could not answer. Requests
         under way there are refused, but for those that are done once: the leader still answers these.
         """
+        # A leader that is removed serves until that is committed (dissertation 4.2.2).
         outside = not self._view.is_member and not self._view.serving
         if outside == self.is_outside:
             return

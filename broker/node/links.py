@@ -239,6 +239,7 @@ class AcceptedLink:
             address=self._address,
             detail=reason,
         )
+        # A peer's link was the node's, which hears that it is lost; a stranger's was known here alone.
         if self._state is LineState.UP:
             self._end_up()
         else:

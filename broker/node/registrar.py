@@ -150,6 +150,7 @@ class Registrar:
                 continue
             if self._greets and command.opaque == _PROBE:
                 self._not_greeted()
+            # A response to an earlier request says what was so before the newest one.
             elif command.opaque == self._opaque:
                 if self._greets:
                     self._greeted(command)

@@ -94,6 +94,7 @@ class RunningNode:
         self.registrars = [
             Registrar(
                 name_server,
+                # With the settings of that time, of which some may change while the node runs.
                 lambda: registration(node, node.settings.current, address),
                 lambda: unregistration(node, node.settings.current, address),
                 settings.broker.register_interval_ms * 1_000_000,

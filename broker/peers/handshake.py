@@ -119,6 +119,7 @@ class Accepting:
             hello = self._hello = self._checked(frame)
             version = common_version(self._release, hello.oldest_version, hello.version)
             _check_format(version, hello.newest_format, self._group_format)
+            # The proof covers what the challenge says, and is put in behind that.
             challenge = Challenge(self._nonce, b"", version, self._release.newest_format)
             proof = _proof(self._secret, "accepting", hello, challenge)
             self._challenge = replace(challenge, proof=proof)

@@ -260,6 +260,7 @@ def encode_frame(frame: Frame | HandshakeFrame) -> tuple[Buffer, ...]:
     body: Buffer = b""
     match frame:
         case RaftFrame(message, position, applied_index, body, time_ms):
+            # No message has both: one number of the header stands for whichever it is (`RaftHeader`).
             header = encode_raft_header(message, position, applied_index if time_ms < 0 else time_ms)
         case Forward(connection, host, term, body):
             header = encode_header(ForwardHeader(connection, host, term))
@@ -322,6 +323,7 @@ def _in_pieces(header: bytes, body: Sequence[Buffer]) -> tuple[Buffer, ...]:
             piece = view[begin : begin + PIECE_BYTES]
             length = _HEADER_LENGTH_BYTES + len(PIECE_HEADER) + len(piece)
             buffers += (_FRAME.pack(length, len(PIECE_HEADER)) + PIECE_HEADER, piece)
+    # The frame itself, with what the pieces bring as its body.
     return (*buffers, _FRAME.pack(_HEADER_LENGTH_BYTES + len(header), len(header)) + header)
 
 

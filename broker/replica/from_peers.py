@@ -89,6 +89,7 @@ class FromPeers:
                 raise BrokenPeerError(f"it contradicts itself: {message}")
             # Raft refuses one of an earlier term, whatever is in it, and has no use for what it holds: behind a swap.
             if message.term >= self._raft.term and message.first_index - 1 > self._raft.commit_index:
+                # Raft does not hear of it yet: it comes here once more when it is on the disk (`_snapshot_arrived`).
                 if snapshots.written is None or snapshots.written.frame is not frame:
                     return snapshots.begin(frame, message)
                 snapshot = snapshots.written
@@ -139,6 +140,8 @@ class FromPeers:
         assert entries is not None, "entries are accepted from an append only"
         configurations = effect.message.configurations
         if configurations:
+            # Before the entries are written: a start may know of more members than the log has, never of fewer
+            # (members_file.py).
             self._members.learn(
                 entries, [index for index, _ in configurations if index >= effect.first_index]
             )

@@ -178,7 +178,9 @@ class GroupClock:
     def _first_word_moves(self, moves_ns: int, now_ns: int) -> None:
         """Looks at how far (ns) a leader's first word, which counts however late it is, moves the time that this node
         knew: ahead is a jump, and told at once; back is kept in mind, as the word may have been late."""
+        # Against the time that this node would have if no word that may have been late had taken anything back.
         differs_ns = moves_ns - self._set_back_ns - self._taken_back_ns
+        # By so much a leader's time may have been slewed since this node heard one.
         most_ns = JUMP_MS * MS + (now_ns - self._heard_ns) // SLEW
         self._taken_back_ns = 0
         if differs_ns < -most_ns:

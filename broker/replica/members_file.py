@@ -183,6 +183,7 @@ class MembersFile:
             for member in configuration.members
             if member in self.addresses
         }
+        # What the group knows of a member goes before what it says itself.
         peers = self._guests | members
         peers.pop(node, None)
         return peers

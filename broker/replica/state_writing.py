@@ -36,6 +36,7 @@ class StateWriting:
         Returns what gives it up before that; None if all is done already.
         """
         steps = self._steps(written, done)
+        # Each step yields None: what is not None says that the first one was the last.
         if next(steps, _OVER) is not None:
             return None
         self.under_way.append(steps)

@@ -79,6 +79,7 @@ class ToPeers:
         if link is None:
             return
         if isinstance(message, AppendResponse):
+            # The position of an answer says whether there is room here (`RaftFrame`).
             frame = RaftFrame(message, int(self._disk_space.refuses_sends))
         elif isinstance(message, VoteResponse):
             if message.lost_voters and self._link_versions[message.target] < LOST_VOTERS_SINCE:

@@ -262,6 +262,7 @@ class ClientSession:
             client=connection.name,
             detail=broken.told,
         )
+        # Whoever does not seem to speak the protocol would not understand a response.
         if broken.request is not None:
             reply(connection, broken.request, ResponseCode.SYSTEM_ERROR, broken.told)
         connection.close()

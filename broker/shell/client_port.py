@@ -127,6 +127,7 @@ class ClientPort:
             return None
         try:
             await self._wait(sock)
+            # Looked at only: it is the first byte of what is read next, in the clear or by TLS.
             first = sock.recv(1, socket.MSG_PEEK)
         except OSError as error:
             raise RefusedError(f"lost before its first byte: {error}") from error

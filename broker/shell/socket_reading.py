@@ -139,6 +139,7 @@ class Reading:
         Those that are to be `first` are called before all others, in every pass. Strangers, for each of whom `stranger`
         is what his address counts as, share what one other has.
         """
+        # At the end of the process `run` may be over before the last connection is.
         if not self._epoll.closed:
             for readers in (self._readers, self._first_readers, self._stranger_readers):
                 assert descriptor not in readers, "a socket has one reader"
@@ -255,6 +256,7 @@ class Reading:
         ready = dict(self._first.poll(0))
         waited = [(descriptor, ready.pop(descriptor)) for descriptor, _ in left if descriptor in ready]
         others = [one for one in left if one[0] not in first]
+        # Whoever was left is read before anybody new is.
         if not others:
             others = [one for one in self._epoll.poll(0, _READY_AT_ONCE) if one[0] not in first]
         return [*waited, *ready.items(), *others]

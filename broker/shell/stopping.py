@@ -39,6 +39,7 @@ class Stopping:
                 self._reason = _why_it_fails(error)
             raise
         finally:
+            # Where nobody has asked for the end it begins here.
             self._began_ns = self._began_ns or time.monotonic_ns()
             try:
                 close()

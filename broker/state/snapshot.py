@@ -84,6 +84,7 @@ def state_read(snapshot: bytes | memoryview, rows_at_once: int = ROWS_AT_ONCE) -
     def take(rows: list[Any]) -> None:
         queue_ends.update(((topic, queue_id), end) for topic, queue_id, end in rows)
 
+    # Earlier versions kept them as CBOR, which is read by now.
     if isinstance(ends, memoryview):
         reader = MessagePackReader(ends, rows_at_once, Pace(rows_at_once))
         yield from reader.rows(_QUEUE_ENDS, take)

@@ -154,6 +154,7 @@ def system_topics(
     cluster: str, broker: str, default_queues: int, auto_create: bool, trace: bool
 ) -> Iterator[TopicConfig]:
     """The topics that a broker creates by itself."""
+    # Numbers of queues are those of RocketMQ's `TopicConfigManager`: 18 are one for each of its delay levels.
     yield default_template(default_queues, auto_create)
     if trace:
         yield topic_config(TRACE_TOPIC, 1)
