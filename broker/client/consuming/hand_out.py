@@ -106,6 +106,7 @@ class HandOut:
             reader.finished_batch(batch)
         else:
             reader.finished(batch.messages[self._handed_out - 1])
+        # Of a dropped reader the rest is not handed out any more: whoever has its queue now gets that.
         if is_whole or reader.dropped:
             self._in_hand = None
             self._handed_out = 0

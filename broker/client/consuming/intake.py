@@ -106,6 +106,7 @@ class QueueReader:
     @property
     def consumer_offset(self) -> int | None:
         """The offset after the last message that the application is done with; None before the start is known."""
+        # Looked up only when somebody asks: most messages are followed by the next one before that.
         if self._done is not None:
             self._consumer_offset = self._done.queue_offset + 1
             self._done = None
@@ -275,6 +276,7 @@ class QueueReader:
         if isinstance(error, BrokerError) and not isinstance(error, BrokerBusy):
             logger.warning("%s: %s", self.queue, error)
             pauses.grow()
+            # By chance, so that members which were refused together do not come back together.
             await runtime.sleep(_REFUSED_PAUSE_S * (0.75 + runtime.random.random() / 2))
         else:
             await runtime.sleep(pauses.next_s())

@@ -124,6 +124,7 @@ class _Account:
 
     def finish(self, taken: _Open, index: int) -> None:
         taken.done[index] = 1
+        # What is done behind an open message moves nothing until that one is done.
         if taken is self._open[0] and index == taken.first_open:
             self._settle()
 
@@ -142,6 +143,7 @@ class _Account:
             self._reader.finished_batch(oldest.batch)
 
     def put_back(self, intake: Intake) -> None:
+        # The newest first, as each is put before all others of its queue.
         for taken in reversed(self._open):
             batch = taken.batch
             batch.messages = [
@@ -181,6 +183,8 @@ class _Listener:
             await self._handle(reader, taken.batch.messages[index])
             was_full = account.is_full
             account.finish(taken, index)
+            # The readers that `_may_take` passed over still have their batches, and nothing else will wake a task for
+            # those.
             if was_full and not account.is_full:
                 self._intake.wake()
 
@@ -190,6 +194,7 @@ class _Listener:
             reader, batch = found
             account = self._accounts.get(reader)
             if account is None:
+                # The table grows here only, so it is enough to clear it up here.
                 self._forget_dropped()
                 account = self._accounts[reader] = _Account(reader)
             taken = account.take(batch)

@@ -124,9 +124,11 @@ class OffsetFile:
             link = self.path.with_name(self.path.name + ".bak.tmp")
             with contextlib.suppress(FileNotFoundError):
                 link.unlink()
+            # A second name first, so that the file itself is never missing.
             os.link(self.path, link)
             link.replace(self.backup)
         new.replace(self.path)
+        # The new names are on the disk only when their directory is.
         directory = os.open(self.path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)

@@ -219,6 +219,8 @@ class OrderLocks:
                 answered = runtime.event()
                 for lock in locks:
                     lock.answered = answered
+                    # Before the request leaves: if its response gets lost, the broker may have given the lock all the
+                    # same.
                     lock.may_be_ours = True
                 self._core.tasks.start_soon(self._ask, locks, answered)
             with runtime.move_on_after((next_ns - now_ns) / 1e9):
@@ -243,6 +245,7 @@ class OrderLocks:
         for lock in locks:
             if granted is not None and lock.queue in granted:
                 lock.pauses.reset()
+                # Counted from the same moment as the time for which the lock is good.
                 lock.ask_at_ns = asked_ns + int(self._times.renew_s * 1e9)
                 # A response that comes too late proves nothing: the time counts from when the request was sent.
                 if now_ns < good_until_ns:
@@ -251,6 +254,7 @@ class OrderLocks:
                 continue
             lock.ask_at_ns = now_ns + int(lock.pauses.next_s() * 1e9)
             if granted is not None:
+                # A response that leaves the lock out says that the broker has not given it to this holder.
                 lock.may_be_ours = False
                 if lock.good_until_ns:
                     self._lose(lock, "the broker gives it to somebody else")

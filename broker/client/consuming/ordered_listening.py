@@ -106,9 +106,12 @@ class _OrderlyListener:
             with self._locks.using(queue):
                 while done < len(messages):
                     await self._runtime.sleep(0)
+                    # A retired reader's queue is being handed over, and its next member waits for no more than the
+                    # message in hand.
                     if reader.retired or not self._locks.is_held(queue):
                         break
                     if not await self._handle(messages[done]):
+                        # Before the block ends and frees the queue: another task would have the message again at once.
                         self._rest(queue)
                         break
                     reader.finished(messages[done])

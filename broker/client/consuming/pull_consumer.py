@@ -136,6 +136,7 @@ class PullConsumer:
             raise UsageError("two tasks are polling one consumer")
         self._reading = True
         try:
+            # The checkpoint comes before anything is taken, so that a cancellation loses nothing.
             await self._runtime.sleep(0)
             with self._runtime.move_on_after(timeout_s):
                 while True:

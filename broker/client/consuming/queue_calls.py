@@ -177,6 +177,7 @@ class QueueCalls:
             recording = self._commit_recording(queue, offset)
             operation = recording.begin(runtime.now_ns()) if recording is not None else -1
             fields = self._commit_fields(queue, offset)
+            # All are on their way before the first response is waited for.
             call = connection.start_call(code, fields, b"", self.patient.timeout_s)
             started.append((queue, offset, call, operation))
         failures: list[tuple[MessageQueue, ClientError]] = []

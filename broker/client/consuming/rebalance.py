@@ -105,6 +105,8 @@ class Assignment:
             )
             with self._core.runtime.move_on_after(wait_s):
                 await self._rebalance_wanted.wait()
+            # Before the rebalance and not after it: who comes or goes meanwhile sets this one, and another rebalance
+            # follows.
             self._rebalance_wanted = self._core.runtime.event()
 
     async def _rebalance(self) -> list[str]:
@@ -192,6 +194,7 @@ class Assignment:
                 await self._store_given_up(lost)
 
     async def _store_given_up(self, readers: Sequence[QueueReader]) -> None:
+        # So that `begin_anew` finds them: an administrator may reset the offset while theirs is on its way.
         self._given_up.update(dict.fromkeys(readers))
         try:
             for error in await self._stored.store(readers):

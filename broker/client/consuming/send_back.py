@@ -63,6 +63,7 @@ async def _send_again(
 ) -> None:
     record = decode_record(message.record_bytes())
     properties = dict(message.properties)
+    # Only the first time: later rounds keep the topic and the id that the message had in the beginning.
     properties.setdefault(property_names.RETRY_TOPIC, message.topic)
     properties.setdefault(property_names.ORIGIN_MESSAGE_ID, message.offset_message_id)
     properties[property_names.DELAY] = str(delay_level or FIRST_RETRY_LEVEL + record.reconsume_times)

@@ -41,6 +41,7 @@ class Lane:
             "d": str(DEFAULT_TOPIC_QUEUES),
             "e": str(queue.queue_id),
         }
+        # Names may contain the sign by which the template is filled: retry topics do.
         begin = _encode_json(self._begin)[:-1].replace(b"%", b"%%")
         end = _encode_json(self._end(SINGLE_CODE))[1:-1].replace(b"%", b"%%")
         once = b',"once":"%d"' if exactly_once else b"%.0a"  # which takes a number and writes nothing

@@ -231,6 +231,7 @@ class OneSend(Call):
         """Return a send that goes on asking about the same message, after this one has ended in
         `SendOutcomeUnknown`."""
         assert self._maybe_stored, "a send of known outcome needs no resumption"
+        # The queue of before as the choice: only its group can know of the message.
         again = OneSend(self.sender, self._outgoing, self.message, self._target, timeout_s)
         again._maybe_stored, again._target, again._floor = True, self._target, self._floor
         return again
@@ -388,6 +389,7 @@ class OneSend(Call):
         else:
             assert error is not None, "an attempt ends with a response or an error"
             if trace is not None and self._operation != -1:
+                # An attempt that found no connection never was in the trace.
                 (trace.info if error.request_left else trace.fail)(
                     sender.core.runtime.now_ns(), self._operation, str(error)
                 )
@@ -456,6 +458,7 @@ class OneSend(Call):
             return _Next.AT_ONCE if self._attempts == 1 else _Next.AGAIN
         if response.code in NOT_STORED_RETRY:
             return _Next.AGAIN
+        # It says that something went wrong, and not whether that was before the message was stored.
         if response.code == ResponseCode.SYSTEM_ERROR:
             self._maybe_stored = True
             return _Next.AGAIN
@@ -488,7 +491,8 @@ class OneSend(Call):
             )
         else:
             if response.code == ResponseCode.SUCCESS:
-                # Of a batch the last message's place is the one that the group's log has reached.
+                # The last 16 digits of a broker's id are the message's position in the log; of a batch the last message
+                # is the one up to which the group's log has come.
                 self.sender.reached(target.broker_name, results[-1].offset_message_id[-16:], 16)
 
     def _unknown_outcome(self) -> SendOutcomeUnknown:

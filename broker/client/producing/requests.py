@@ -169,6 +169,7 @@ class Replies:
             sys_flag=0,
             born_timestamp=runtime.wall_ms(),
             flag=0,
+            # The client's own come last, so that the application's cannot send the reply to somebody else.
             properties=encode_properties({**(properties or {}), **own}).decode(),
             reconsume_times=0,
             unit_mode=False,

@@ -149,5 +149,6 @@ class Sender:
             core.trace.invoke_append(
                 core.runtime.now_ns(), core.client_id, trace_key(target), outgoing.unique_keys
             )
+        # Without a floor: what nobody repeats need not be recognized.
         fields = self.lane(target).fields(outgoing, None)
         await connection.send_one_way_with_room(outgoing.code, fields, outgoing.body)

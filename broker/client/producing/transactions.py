@@ -230,6 +230,7 @@ class TransactionalProducer:
         except (RemotingError, RecordError) as error:
             log.warning("unreadable question about a transaction", reason=str(error))
             return
+        # The record in the body is the half message with the topic and queue that it is for.
         message.queue = MessageQueue(topic, header.broker_name or "", head.queue_id)
         self._checking += 1
         self._core.tasks.start_soon(self._answer, connection, header, message)

@@ -94,6 +94,7 @@ class Window:
             is_begun = send.start()
         except UsageError:
             is_begun = False  # which its task is told again
+        # One that has begun and failed at once was handed to `ended` already.
         if not is_begun:
             self._tasks.start_soon(self._go_on, send)
 
