@@ -320,6 +320,7 @@ class Election:
         for voter in voters:
             if voter in self._state.unreachable:
                 tally.record(voter, False)  # it is asked when it can be (`reached_peer`)
+            # Where the own vote is enough nobody is asked.
             elif not tally.won:
                 self._ask(voter)
 

@@ -161,6 +161,7 @@ class Follower:
     def acknowledge(self) -> None:
         """Ends a turn: sends the acknowledgement that is due, if one is."""
         state = self._state
+        # Without a leader there is nobody to tell: a flush may end when it is lost.
         if not self._answer_due or state.leader is None:
             return
         assert state.commit_index <= self._agreed_index <= state.log.last_index, (

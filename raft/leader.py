@@ -413,6 +413,7 @@ class Leader:
         """Takes note that a snapshot is on its way: it is offered again if the shortest election timeout brings no
         answer."""
         peer = self.peers.get(target)
+        # It takes turns to write a snapshot: by now the peer may be found to need none, or be gone.
         if peer is not None and peer.state is PeerState.SNAPSHOT:
             peer.snapshot_deadline = now + self._state.config.election_timeout_min_ns
 
@@ -450,6 +451,7 @@ class Leader:
         Raises `ImpossibleMessage` for an answer to a round that was never sent, or about entries that the log lacks.
         """
         peer = self.peers.get(response.source)
+        # It was removed, and answers late.
         if peer is None:
             return
         state = self._state

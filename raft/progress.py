@@ -136,6 +136,7 @@ class Progress:
 
         The hint is that of `AppendResponse`; it passes over a whole term at a time (the end of 5.3).
         """
+        # It refuses a heartbeat: it has not begun anew yet, which says nothing of how far its log agrees.
         if self.state is PeerState.SNAPSHOT:
             return
         if self.state is PeerState.REPLICATE:

@@ -79,6 +79,7 @@ class LogTerms:
         """Adds `count` entries of `term` after the last."""
         assert term >= self.last_term, f"term {term} after term {self.last_term}"
         assert count > 0, "a run of no entries"
+        # An empty log has no run, although `base_term` may be this term.
         if term != self.last_term or not self._run_starts:
             self._run_starts.append(self.last_index + 1)
             self._run_terms.append(term)

@@ -132,6 +132,7 @@ class ClientCalls:
             self._plan_expiry()
             self._end(call, answer)
             return None
+        # Nobody here has asked: the question came from another node, or it was answered too late.
         return self._relayed.pop(connection, answer.opaque)
 
     def _end(self, call: "_Call", answer: RemotingCommand | None) -> None:
@@ -140,6 +141,7 @@ class ClientCalls:
 
     def relayed(self, connection: Connection, opaque: int, asking: str) -> None:
         """Notes that a request of another node passes through this one to its client."""
+        # Clients may never answer: nobody tells this node when to forget.
         if len(self._relayed) >= RELAYED_MAX:
             self._relayed.pop_first()
         self._relayed.put(connection, opaque, asking)

@@ -67,9 +67,11 @@ class FormatGate:
             return
         self._deadline.due_ns = self._time.now_ns + LOOK_NS
         common = self._members.common_format()
+        # Of a member that is away nobody knows what it reads: it may come back with another release.
         if self._is_proposed or common is None:
             return
         version = min(common, wanted)
+        # Some member reads no more than what the group writes already.
         if version <= reached:
             return
         try:

@@ -144,6 +144,7 @@ class _DialledLink:
             self._links.peers.down(self._peer, self.line.connection)
             self._links.node.peer_lost(self._peer)
         refused = was is LineState.AWAITS and self.line.state is LineState.RESTS
+        # The other end was there, and there was no link: told once for each reason, as it is tried again and again.
         if refused and reason != self._complaint:
             self._complaint = reason
             log.warning("no link to a peer", peer=self._peer, address=self.line.address, reason=reason)

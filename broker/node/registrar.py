@@ -89,6 +89,7 @@ class Registrar:
         self._has_news = False
         """True if something has changed since the registration that is under way was made."""
         self._complaint = ""
+        # Never a master that is not registered. Both end with the connection.
         self.is_registered = False
         """The name server has taken a registration, over a connection that lasts."""
         self.is_master = False
@@ -166,6 +167,7 @@ class Registrar:
     def lost(self, was: LineState, reason: str) -> None:
         """Logs the reason, once however often it is met."""
         self.is_registered = self.is_master = False
+        # A name server forgets a broker whose connection ends: there is no master's place to keep.
         self._heir_until_ns = None
         if reason != self._complaint and self.line.state is LineState.RESTS:
             self._complaint = reason
@@ -178,6 +180,8 @@ class Registrar:
         self._has_news = False
         command = self._registration()
         if command is None:
+            # This node has no role yet. It looks again behind the interval, if it has not heard of one before
+            # (`changed`).
             self.line.up(self._time.now_ns + self._interval_ns)
             return
         header = command.header if isinstance(command.header, _Header) else None

@@ -115,6 +115,7 @@ class RelayedClients:
         is_known = self._connections.get((relayed.node, relayed.number)) is relayed
         for command in _commands(frame):
             if command.is_response:
+                # A response may come at any time: it is for whoever has asked, not for the leader of a term.
                 if is_known:
                     self._received(relayed, command)
             elif is_known and frame.term == self._view.term:

@@ -135,6 +135,7 @@ class AppliedState:
         first = self.index + 1
         while True:
             try:
+                # What lies behind that is as it was written here, or was checked since the start.
                 if entries.end_of(self.index) >= entries.checked_position:
                     return upto
                 run = entries.run(first, upto, CHECKED_BYTES)

@@ -120,6 +120,7 @@ class GroupChanges:
         )
 
     def _heirs(self) -> list[PeerStatus]:
+        # Who recovers could not be elected by a majority alone (raft/recovery.py).
         return [peer for peer in self.peers() if peer.voter and peer.connected and not peer.recovering]
 
     def _hand_over(self, heirs: list[PeerStatus], reason: Reason) -> str | None:

@@ -105,6 +105,7 @@ class GroupClock:
             self._time_ns += elapsed_ns
         else:
             time_ns = self._time_ns + elapsed_ns
+            # It approaches the wall clock, from either side, by `SLEW` of the time that has passed.
             behind_ns = wall_ms * MS - time_ns
             most_ns = elapsed_ns // SLEW
             if behind_ns > most_ns:

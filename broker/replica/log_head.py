@@ -101,7 +101,7 @@ class LogHead:
         try:
             self._leadership.propose_command(RaiseHead(position))
         except ReplicaError:
-            pass
+            pass  # leadership is handed over, or too much is under way: the next look says it
         except DiskFullError as error:
             log.warning("there is no room even to say what is to be deleted", error=str(error))
             return False

@@ -151,6 +151,7 @@ class Members:
         index = self._raft.propose_configuration(change, now_ns)
         if isinstance(change, AddLearner):
             assert address, "a member needs an address"
+            # Behind raft's consent, and before its effects are carried out, which write it down.
             self._membership.addresses[change.node] = address
         assert self._change is None, (
             f"the change at {self._change[0]} is awaited still, and nobody would hear of it"

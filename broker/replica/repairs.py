@@ -159,6 +159,7 @@ class Repairs:
 
     def _seen(self, position: int, error: DamagedEntryError, now_ns: int) -> None:
         index = index_of(self._log, position)
+        # No unit of the log's index leads to that place.
         if index is None:
             self.suspect(now_ns)
         else:
@@ -218,6 +219,7 @@ class Repairs:
     def _ask(self, place: _Place, now_ns: int) -> bool:
         """Asks the next peer; returns False if there is none, and the place rests."""
         for peer, link in self._links.items():
+            # A peer of an earlier release could not read the question.
             if peer not in place.asked and self._versions.get(peer, 0) >= ENTRIES_LENT_SINCE:
                 place.asked.add(peer)
                 link.send(*encode_frame(EntriesWanted(place.first_index, place.last_index)))

@@ -390,6 +390,7 @@ class Replica:
                 durability.acknowledge_written(self.time.now_ns)
 
     def _save_term_and_vote(self, effect: fx.SaveHardState) -> None:
+        # The node itself waits here: if that takes long, what follows is not to be put down to its peers (slowness.py).
         began_ns = self.timings.stopwatch()
         self.store.hard_state.write(StoredHardState(effect.term, effect.vote or ""))
         self.slow.noted(self.timings.stopwatch() - began_ns, self.time.now_ns)

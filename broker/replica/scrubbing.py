@@ -73,6 +73,7 @@ class Scrubbing:
         self._job: Scrub | None = None
         self._next: tuple[int, int] | None = None
         """The entry to go on with, and its position; None between passes."""
+        # This and the next two say something within a pass only.
         self._epoch = -1
         """The log's when the pass began: in a log that was cut or begun anew since, `_next` is another entry."""
         self._has_met_damage = False
@@ -109,6 +110,7 @@ class Scrubbing:
 
     def hurry(self, now_ns: int) -> None:
         """Goes over everything from the beginning, as fast as it may; does nothing if it has just done so."""
+        # Where no pass finds what is wrong, each reader that meets it would have another one made.
         if self._hurried_ns is None or now_ns >= self._hurried_ns + HURRIES_EVERY_NS:
             self._hurried_ns = now_ns
             self._is_hurried = True
@@ -158,6 +160,7 @@ class Scrubbing:
     def _slice(self, index: int, position: int, size: int) -> EntryScrub:
         entries = self._store.log
         mapped, start = entries.file_of(position)
+        # As they are now: the worker must not ask a log that goes on meanwhile.
         terms, end = entries.term_starts(), entries.end_position
         return EntryScrub(mapped, start, index, position, self._last_index, size, terms, end)
 
@@ -190,6 +193,7 @@ class Scrubbing:
         self.bytes += read
 
     def _rest_ns(self, read: int) -> int:
+        # Units that are known to be damaged are put right where the pass comes to the entries that they are made from.
         if self._is_hurried or self._queues.misses or not self._rate:
             return HURRY_NS
         return max(read * 1_000_000_000 // self._rate, read * self._spread_ns // self._pass_bytes)
@@ -198,6 +202,7 @@ class Scrubbing:
         """Ends a pass, and sets the time of the next one."""
         self._flush_units(now_ns)
         self._next = None
+        # A damaged index file is filled anew in a pass that goes over all entries: that one follows at once.
         self._is_hurried = self._index.is_in_haste
         self.passes += 1
         self.last_pass_ms = group_ms

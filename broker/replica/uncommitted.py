@@ -93,6 +93,8 @@ class Uncommitted:
         """Returns the offset of the next message of a queue."""
         end = self.queue_ends.get(queue)
         if end is None:
+            # What is stored of a topic that is being deleted is gone everywhere by the time that this message is
+            # dispatched.
             end = 0 if queue[0] in self._begun_anew else self._stored_end(queue)
         return end
 
@@ -108,6 +110,7 @@ class Uncommitted:
     def command_applied(self, index: int, result: Any) -> None:
         """Notes the result of a command for its waiter, which is told it by `applied`."""
         waiter = self._commands.pop(index, None)
+        # None waits for the commands of earlier leaders.
         if waiter is not None:
             waiter.result = result
 
@@ -132,6 +135,7 @@ class Uncommitted:
                 self.is_behind = True
                 return
             self._answers_left -= 1
+            # Taken out first: who is told may append, and wait again.
             waiting.popleft()[1].committed()
 
     def applied(self, upto: int) -> None:

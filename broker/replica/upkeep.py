@@ -186,6 +186,8 @@ class Upkeep:
         """Takes back the job of a leader's snapshot, which has run without an error: it is taken now, or given up for
         want of space."""
         self.snapshot_is_out = False
+        # First: it may take the place of log and state within the call, when nothing is on its way to the snapshot's
+        # file.
         self._incoming = None
         if job.refused is None:
             self._incoming_written()
@@ -193,6 +195,7 @@ class Upkeep:
             # No entry can be taken until then, so it is tried again as soon as for those.
             self._incoming_space_due_ns = now_ns + LOOK_NS
             self._disk_space.for_incoming(job.refused, now_ns)
+        # Files that were written and not taken go: a leader sends its snapshot again.
         self._store.discard_incoming()
 
     def rare_due_ns(self) -> int:

@@ -80,6 +80,7 @@ def _expiry(der: bytes) -> float:
 def _contents(der: bytes, at: int) -> tuple[int, int]:
     """Returns where the contents of the element at `at` begin, and how many bytes they have."""
     size = der[at + 1]
+    # Below 128 the byte is the length; else its lower bits say in how many bytes that follows (X.690, 8.1.3).
     if size < 0x80:
         return at + 2, size
     length = size & 0x7F

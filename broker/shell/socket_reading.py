@@ -100,6 +100,8 @@ class Reading:
         descriptor."""
         self._sets_of_strangers: dict[int, select.epoll] = {}
         """By their descriptors."""
+        # Each descriptor is in one of the next three at most, and so in the sets: those of the first two are in that of
+        # all, the second's in that of the first ones, too, and the third's in one of the strangers'.
         self._readers: dict[int, Callable[[], None]] = {}
         self._first_readers: dict[int, Callable[[], None]] = {}
         self._stranger_readers: dict[int, tuple[select.epoll, Callable[[], None]]] = {}

@@ -23,8 +23,12 @@ class Turns:
         self._now_ns = now_ns
         self._wanted = True
         self._reading = False
+        # The task of `run` while it waits for `wake`. Then no turn is wanted, unless sockets are being read
+        # (`_reading`): what they bring has its turn right behind that.
         self._sleeping: trio.lowlevel.Task | None = None
         self._deadline_ns = 0
+        # The timer sleeps in this scope until `_timer_until_ns`; while there is none, it is about to look at the
+        # deadline.
         self._timer_scope: trio.CancelScope | None = None
         self._timer_until_ns = 0
 
@@ -78,6 +82,7 @@ class Turns:
     def set_timer(self) -> None:
         """Sets the timer to the last turn's deadline, if it is earlier than the one that the timer waits for."""
         deadline_ns = self._deadline_ns
+        # Without a scope the timer's task is about to look at the deadline itself.
         if deadline_ns < self._timer_until_ns and self._timer_scope is not None:
             self._timer_until_ns = deadline_ns
             self._timer_scope.deadline = self._trio_time(deadline_ns)

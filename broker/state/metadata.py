@@ -182,6 +182,7 @@ class Metadata:
             case ResumeTransaction(half_offset):
                 self.transactions.resumed(half_offset)
             case BeginPortion(topic, writer, number, position, group_ms):
+                # One that was deleted in between has no writers: whoever asked is told so.
                 if topic in self.topics:
                     return self.writers.begin(topic, writer, number, position, group_ms)
             case EndPortion(topic, writer, number, group_ms):

@@ -55,6 +55,7 @@ def half_properties(
 
     A group that the producer left out is taken from its request: nobody could be asked otherwise.
     """
+    # What a client says of these does not count.
     properties = without_properties(properties, *_OWN)
     if get_property(properties, PRODUCER_GROUP) is None:
         properties = with_property(properties, PRODUCER_GROUP, producer_group.encode())
@@ -67,6 +68,7 @@ def committed_properties(half: Record) -> bytes:
     properties = without_properties(
         half.properties, HALF_MESSAGE, REAL_TOPIC, REAL_QUEUE_ID, CHECK_TIMES, HALF_QUEUE_OFFSET
     )
+    # By this number the record is a decision (`decision_of`).
     return with_property(properties, HALF_QUEUE_OFFSET, b"%d" % half.queue_offset)
 
 
@@ -126,4 +128,5 @@ def decision_of(record: memoryview) -> Decision | None:
 
 
 def _is_offset(text: bytes) -> bool:
+    # So many digits fit into 64 bits, in which a snapshot packs them.
     return text.isdigit() and len(text) <= 18
