@@ -97,6 +97,7 @@ class ClientRegistry(Generic[ConnectionType]):
         for consumer in heartbeat.consumer_data_set:
             group_changed = self._register_consumer(client, consumer)
             # A change is found by comparison with the subscription that is here, before the new one takes its place.
+            # Else they were left out as unchanged.
             if not heartbeat.without_sub:
                 other = self._filter_change(client.connection, consumer)
                 if other is not None:
@@ -161,6 +162,7 @@ class ClientRegistry(Generic[ConnectionType]):
         """
         expired: list[_Entry[ConnectionType]] = []
         for entry, renewed_ns in islice(self._renewed_ns.items(), EXPIRED_AT_ONCE):
+            # Renewed ones stand behind, so that all others are due later.
             if renewed_ns + self._expiry_ns > now_ns:
                 break
             expired.append(entry)

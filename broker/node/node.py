@@ -394,6 +394,7 @@ class Node:
         except RemotingError as error:
             reply(connection, command, ResponseCode.SYSTEM_ERROR, str(error))
         except NotServingError:
+            # Nothing of it was done (errors.py): the next leader may do it.
             self._forwarding.forward(connection, command)
         except (OverloadedError, DiskFullError) as error:
             refuse(connection, command, error)

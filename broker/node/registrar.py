@@ -185,6 +185,7 @@ class Registrar:
             self.line.up(self._time.now_ns + self._interval_ns)
             return
         header = command.header if isinstance(command.header, _Header) else None
+        # A node that led keeps the master's place until this name server knows another one (the module says why).
         if self.is_master and header is not None and header.broker_id != MASTER_ID and self._may_wait():
             self._ask_for_master(header)
             return

@@ -161,6 +161,8 @@ def _check_format(version: int, newest_format: int, group_format: int) -> None:
 
 def _proof(secret: str, role: str, hello: Hello, challenge: Challenge) -> bytes:
     numbers = f"{hello.oldest_version} {hello.version} {challenge.version}"
+    # Of version 7 the formats are no part: an end that speaks it reads the first one only, whatever was said on the
+    # way.
     if challenge.version >= _FORMATS_SINCE:
         numbers += f" {hello.newest_format} {challenge.newest_format} {hello.release}"
     # Each part with its length: no two different hellos have the same text.

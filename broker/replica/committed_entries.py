@@ -74,6 +74,7 @@ class CommittedEntries:
     def due_ns(self) -> int:
         """The time from which on more of what is committed may be applied."""
         due_ns = self._disk_space.dispatch_due_ns
+        # A leader does not rest: it has those who wait until an entry is applied.
         if (
             self._leadership.serving_from is None
             and due_ns < self._rests_until_ns

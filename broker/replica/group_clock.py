@@ -222,6 +222,7 @@ class GroupClock:
         """Takes what `node` says the time (ms) is: the group's if `is_agreed`, else its wall clock. It has dialled this
         one, or answers when this one asks for its vote."""
         if not is_agreed:
+            # Kept as a distance, which holds while clocks go on: it may be asked for much later (`lead`).
             self._told[node] = time_ms * MS - now_ns
         elif not self.is_agreed or (
             self._is_hearsay and time_ms * MS > self._time_ns + now_ns - self._now_ns
@@ -252,6 +253,7 @@ class GroupClock:
 
     def follow(self, now_ns: int) -> None:
         """Makes the group's time no more: this node does not lead, or follows another leader or term from now on."""
+        # The first word of the next leader counts whatever it says.
         self._has_heard_leader = False
         if self.leads:
             self._advance(now_ns)

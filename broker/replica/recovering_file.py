@@ -90,12 +90,14 @@ class RecoveringFile:
         run = self._run
         damaged = report.log.kind is RecoveryKind.DAMAGED
         gone = damaged or report.needs_snapshot
+        # Nobody else has what is gone: whether to go on without it the operator says.
         if gone and only_voter and not run.accept_data_loss:
             found = report.log
             raise DamagedLogError(found.damaged_file or "snapshot", found.damaged_at or 0, self._why(report))
         # A mode that was not over goes on. Otherwise the disk says what is missing: the gravest finding counts.
         loss = Loss(before["loss"]) if before["loss"] else None
         reason = "an earlier recovery was not finished"
+        # The operator has accepted the loss, or nobody else has counted on this node.
         if run.accept_data_loss or only_voter:
             loss = None
         elif not has_term:
@@ -122,6 +124,7 @@ class RecoveringFile:
 
     def _power_was_lost(self, before: dict[str, Any], report: RecoveryReport) -> bool:
         """True if the machine was started anew after asynchronous mode without an orderly stop."""
+        # Where the system does not tell its boot nothing is known of that.
         boots = (before["boot"], self._run.boot)
         return not report.clean_stop and before["flush"] == "async" and all(boots) and boots[0] != boots[1]
 

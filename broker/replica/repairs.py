@@ -169,6 +169,7 @@ class Repairs:
         """Has the committed ones of entries `first_index`..`last_index` repaired, which are damaged as `error` says of
         the first."""
         found = 0
+        # What is found twice counts once, and what is not committed here raft may replace.
         for first, last in self._unknown(first_index, min(last_index, self._committed.index)):
             self._places[first] = _Place(first, last, self._log.epoch, now_ns)
             found += last - first + 1

@@ -123,6 +123,7 @@ class Upkeep:
         """
         if self.waiting_snapshot is None or self.snapshot_is_out or self._incoming is not None:
             return NEVER
+        # It must hold nothing that a power failure could still take out of the log (the module says why).
         is_durable = self.waiting_snapshot[0] <= self._store.log.durable_index
         return self._no_space_until_ns if is_durable else NEVER
 

@@ -43,6 +43,7 @@ class IncompleteFrames:
         if not size:
             return
         held = memory.put(connection, size)
+        # Whoever sends a byte now and then makes no progress.
         if held.size - held.mark >= PROGRESS_BYTES:
             held.progressed(self._time.now_ns)
         memory.make_room()

@@ -41,9 +41,11 @@ def done_late(command: RemotingCommand, pull: PullMessageHeader | None, waited_n
     """
     if pull is None:
         return command
+    # Stored now, the offset could take a newer one back.
     flags = pull.sys_flag & ~int(PullSysFlag.COMMIT_OFFSET)
     rest_ms = pull.suspend_timeout_ms
     if rest_ms > 0 and waited_ns > 0:
+        # For the rest of its time only: held anew by each leader that comes, it would outlast its client's patience.
         rest_ms = max(0, min(rest_ms, SUSPEND_MS_MAX) * 1_000_000 - waited_ns) // 1_000_000
     # Nothing of it is to change: its bytes may go on as they came.
     if (flags, rest_ms) == (pull.sys_flag, pull.suspend_timeout_ms):

@@ -216,6 +216,7 @@ class Line:
         else:
             connects = self.state is LineState.CONNECTS
             limit_ns = self._patience.connect_ns if connects else self._patience.answer_ns
+            # This node is late: what it waits for may have come, and nobody has read it yet.
             if self._time.is_late(self._deadline.due_ns):
                 self._deadline.due_ns = self._time.now_ns + limit_ns
                 return

@@ -33,6 +33,7 @@ class SharedPlaces:
 
     def has_room(self, share: str, wanted: int = 1) -> bool:
         """Tells whether an address may have `wanted` places more."""
+        # The first half is for whoever comes; of the rest nobody gets more than he leaves to each of the others.
         if self.taken + wanted <= self._half:
             return True
         # Who asks counts as one of those that have places.

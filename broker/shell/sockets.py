@@ -169,6 +169,8 @@ class SocketConnection:
         if self._is_stranger():
             receive_bytes = RECEIVE_BYTES_LEAST
         elif not self._is_peer:
+            # While passes have no time for all that are ready, each brings less at once. Peers do not: they are read
+            # first.
             receive_bytes = max(receive_bytes // self._reading.shares, RECEIVE_BYTES_LEAST)
         try:
             data = self.socket.recv(receive_bytes)
@@ -180,6 +182,7 @@ class SocketConnection:
             self._reading.bytes_read += len(data)
             began = perf_counter()
             lacks = self._received(data)
+            # The rest can be there only where as much came as was wanted.
             if lacks and len(data) == receive_bytes:
                 self._receive_rest(min(lacks, REST_BYTES_MAX))
             took = perf_counter() - began
@@ -373,6 +376,7 @@ class SocketConnection:
         sock, unsent = self.socket, self._unsent
         try:
             while not self.closed:
+                # What was encrypted has gone: the next piece is encrypted now, and not before anybody reads it.
                 if self._tls is not None and not unsent:
                     self._encrypt_and_send(self._tls)
                 if not unsent:
