@@ -190,7 +190,7 @@ class SocketConnection:
             if self._has_to_prove and self.connection.is_proven and not self.closed:
                 self._stop_reading()
                 self._has_to_prove = False
-                self._go_on_reading()
+                self._go_on_reading_or_close()
             # Requests that take long are taken in smaller portions, so that others wait no longer than for one.
             if took > PASS_S:
                 self._receive_bytes_now = max(self._receive_bytes_now // 2, RECEIVE_BYTES_LEAST)
@@ -229,6 +229,12 @@ class SocketConnection:
             stranger=self.connection.share if self._has_to_prove else None,
         )
 
+    def _go_on_reading_or_close(self) -> None:
+        try:
+            self._go_on_reading()
+        except OSError:  # the system watches no more sockets
+            self.close()
+
     def _stop_reading(self) -> None:
         if self._reading is not None:
             self._reading.remove(self.socket.fileno())
@@ -243,10 +249,7 @@ class SocketConnection:
         self._paused = False
         self._sent.set()
         if self._reading is not None:
-            try:
-                self._go_on_reading()
-            except OSError:  # the system watches no more sockets
-                self.close()
+            self._go_on_reading_or_close()
 
     async def read_and_write(self, received: Received) -> None:
         """Runs `read`, and `write` beside it for as long. What `received` raises is raised alone, not in a group."""
@@ -481,6 +484,27 @@ members make one other step in a pass, of a handshake say, does not keep those b
 
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
+_OF_ONE_CONNECTION: Final = frozenset(
+    getattr(errno, name)
+    for name in (
+        "ECONNABORTED",
+        "ECONNRESET",
+        "EHOSTDOWN",
+        "EHOSTUNREACH",
+        "ENETDOWN",
+        "ENETUNREACH",
+        "ENONET",
+        "ENOPROTOOPT",
+        "EOPNOTSUPP",
+        "EPERM",
+        "EPROTO",
+        "ETIMEDOUT",
+    )
+    if hasattr(errno, name)
+)
+"""Linux tells by accept(2) what has befallen a connection while it waited, or that a firewall refuses it. That one is
+gone; the listener is whole."""
+
 
 def has_come(sock: socket.socket) -> bool:
     """Tells whether there are bytes to be received on a socket that does not block."""
@@ -492,10 +516,14 @@ def has_come(sock: socket.socket) -> bool:
 
 def accept_rest(listener: socket.socket, accepted: Callable[[socket.socket, tuple[str, int]], None]) -> None:
     """Accepts those who have connected, and closes the listener: others are refused from then on."""
-    with contextlib.suppress(OSError):  # that nobody is there is one, too
-        while True:
+    while True:
+        try:
             sock, address = listener.accept()
-            accepted(sock, (address[0], address[1]))
+        except OSError as error:
+            if error.errno in _OF_ONE_CONNECTION:
+                continue
+            break  # nobody is there any more
+        accepted(sock, (address[0], address[1]))
     trio.lowlevel.notify_closing(listener)
     listener.close()
 
@@ -507,8 +535,8 @@ async def accept_forever(
 ) -> None:
     """Accepts connections until cancelled, or until `accept_rest` closes the listener.
 
-    Running out of descriptors delays new connections and harms no open one; `events` hear of it each time. Raises any
-    other OSError of the listener.
+    What befell one that waited to be accepted ends that one. Running out of descriptors delays new connections and
+    harms no open one; `events` hear of it each time. Raises any other OSError of the listener.
     """
     while listener.fileno() >= 0:
         try:
@@ -516,9 +544,11 @@ async def accept_forever(
             for _ in range(ACCEPTED_AT_ONCE):
                 sock, address = listener.accept()
                 accepted(sock, (address[0], address[1]))
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError, trio.ClosedResourceError):
+        except (BlockingIOError, InterruptedError, trio.ClosedResourceError):
             continue
         except OSError as error:
+            if error.errno in _OF_ONE_CONNECTION:
+                continue
             if error.errno in _OUT_OF_DESCRIPTORS:
                 events.warn(
                     EventKind.CONNECTION_REFUSED, "out of descriptors", monotonic_ns(), detail=str(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import sys
@@ -245,6 +246,27 @@ async def test_of_a_stranger_little_is_read_at_a_time_until_it_has_proved_an_acc
         remotes[0].send(bytes(5 * RECEIVE_BYTES_LEAST))
         await trio.testing.wait_all_tasks_blocked()
         assert server.turns == [[("stranger", bytes(5 * RECEIVE_BYTES_LEAST))]]
+
+
+async def test_who_has_proved_an_account_and_cannot_be_watched_any_more_is_closed(
+    remotes: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system may have no room for one more socket in the set of all; it harms nobody else."""
+    async with serving() as server:
+        remotes += [server.connect("a", has_to_prove=True), server.connect("b")]
+        await trio.testing.wait_all_tasks_blocked()
+
+        def no_room(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(server.reading, "add", no_room)
+        server.connections["a"].connection.is_proven = True
+        remotes[0].send(b"1")
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.connections["a"].closed
+        remotes[1].send(b"2")
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.turns[-1] == [("b", b"2")]
 
 
 async def test_a_crowd_of_strangers_keeps_nobody_waiting_who_is_known(

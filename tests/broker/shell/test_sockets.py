@@ -1,5 +1,7 @@
 """Sockets under Trio: whole messages in order whatever the socket takes at once, and nobody harmed by a slow reader."""
 
+import errno
+import os
 import socket
 import struct
 import tracemalloc
@@ -19,11 +21,13 @@ from broker.settings.tables import LimitSettings, NameServerSettings, Settings
 from broker.shell.sockets import (
     UNSENT_BYTES_HIGH,
     SocketConnection,
+    accept_forever,
     accept_rest,
     listen,
     packed_host,
 )
 from broker.shell.tls import TlsSession
+from broker.statistics.events import Events
 from tests.broker.shell.servers import LIMIT_S, running
 
 IDLE_S = 1
@@ -206,6 +210,57 @@ async def test_who_has_connected_is_accepted_before_others_are_refused() -> None
         socket.create_connection(address)
     for one in (*early, *accepted):
         one.close()
+
+
+class _Troubled(socket.socket):
+    """A listener of which the system first tells what befell connections that waited to be accepted (accept(2))."""
+
+    troubles: list[int]
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        sock, address = super().accept()
+        if self.troubles:
+            sock.close()
+            number = self.troubles.pop()
+            raise OSError(number, os.strerror(number))
+        return sock, address
+
+
+def _troubled(*troubles: int) -> _Troubled:
+    listener = _Troubled(fileno=listen("127.0.0.1:0").detach())
+    listener.setblocking(False)
+    listener.troubles = [*troubles]
+    return listener
+
+
+async def test_trouble_of_those_who_wait_to_be_accepted_ends_no_server() -> None:
+    listener = _troubled(errno.EPROTO, errno.EPERM, errno.ENETUNREACH)
+    accepted: list[socket.socket] = []
+    is_accepted = trio.Event()
+
+    def take(sock: socket.socket, _: tuple[str, int]) -> None:
+        accepted.append(sock)
+        is_accepted.set()
+
+    remotes = [socket.create_connection(listener.getsockname()) for _ in range(4)]
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accept_forever, listener, take, Events())
+            await is_accepted.wait()
+            nursery.cancel_scope.cancel()
+    assert [sock.getpeername() for sock in accepted] == [remotes[3].getsockname()]
+    for sock in (listener, *remotes, *accepted):
+        sock.close()
+
+
+async def test_trouble_of_those_who_wait_to_be_accepted_keeps_none_behind_them_out_of_a_stop() -> None:
+    listener = _troubled(errno.ECONNABORTED, errno.EHOSTUNREACH)
+    remotes = [socket.create_connection(listener.getsockname()) for _ in range(3)]
+    accepted: list[socket.socket] = []
+    accept_rest(listener, lambda sock, _: accepted.append(sock))
+    assert [sock.getpeername() for sock in accepted] == [remotes[2].getsockname()]
+    for sock in (*remotes, *accepted):
+        sock.close()
 
 
 def test_an_address_in_use_is_named() -> None:
