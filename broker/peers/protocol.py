@@ -450,17 +450,21 @@ def _unwanted_body(header: Header, body: memoryview) -> PeerProtocolError:
 # ---------------------------------------------------------------------------------------------- the handshake
 
 
+_NUMBER_MAX: Final = (1 << 31) - 1
+"""The greatest version or format. CBOR bounds no number, and Python writes down none of more than 4,300 digits."""
+
+
 class _Hello(Struct, array_like=True, tag="hello"):
     """The fields behind the nonce, which is the body. Each has a default: older releases sent fewer."""
 
-    version: Annotated[int, Meta(ge=0)]
+    version: Annotated[int, Meta(ge=0, le=_NUMBER_MAX)]
     group: str = ""
     source: str = ""
     target: str = ""
     address: str = ""
-    oldest_version: Annotated[int, Meta(ge=0)] | None = None
+    oldest_version: Annotated[int, Meta(ge=0, le=_NUMBER_MAX)] | None = None
     """None in a hello of a release that speaks one version only."""
-    newest_format: Annotated[int, Meta(ge=FIRST_FORMAT)] = FIRST_FORMAT
+    newest_format: Annotated[int, Meta(ge=FIRST_FORMAT, le=_NUMBER_MAX)] = FIRST_FORMAT
     release: str = ""
     time_ms: Annotated[int, Meta(ge=0, le=_TIME_MS_MAX)] | None = None
     is_group_time: bool = False
@@ -469,8 +473,8 @@ class _Hello(Struct, array_like=True, tag="hello"):
 class _Challenge(Struct, array_like=True, tag="challenge"):
     nonce: bytes
     proof: bytes
-    version: int
-    newest_format: Annotated[int, Meta(ge=FIRST_FORMAT)] = FIRST_FORMAT
+    version: Annotated[int, Meta(ge=0, le=_NUMBER_MAX)]
+    newest_format: Annotated[int, Meta(ge=FIRST_FORMAT, le=_NUMBER_MAX)] = FIRST_FORMAT
 
 
 class _Proof(Struct, array_like=True, tag="proof"):

@@ -13,6 +13,7 @@ from typing import Final
 
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
+from broker.remoting.errors import HeaderFieldError
 from broker.requests.connection import NONCE_BYTES, Connection, Greeting
 from broker.requests.errors import RequestError
 
@@ -54,11 +55,14 @@ def read_greeting(response: RemotingCommand) -> tuple[bytes, bool] | None:
     """Returns the nonce in the response to a greeting, and whether each request is to be signed.
 
     Returns None where the server knows no greetings: it is not Trivet's, or older than they are. Raises
-    `GreetingError` for a response that says something else, such as that the server is busy.
+    `GreetingError` for a response that says something else, such as that the server is busy, or cannot be read.
     """
     if response.code in _NO_GREETINGS:
         return None
-    fields = response.fields if response.code == ResponseCode.SUCCESS else {}
+    try:
+        fields = response.fields if response.code == ResponseCode.SUCCESS else {}
+    except HeaderFieldError as error:
+        raise GreetingError(f"no greeting: {error}") from error
     try:
         nonce = bytes.fromhex(fields.get(NONCE, ""))
     except ValueError:

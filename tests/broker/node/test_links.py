@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import cbor2
 import pytest
 import structlog.testing
 
@@ -126,6 +127,15 @@ def test_a_peer_that_has_proved_itself_is_heard(rig: Rig) -> None:
     link.received(FRAME)
     assert rig.happened[3:] == ["lost n1"]
     assert rig.links.accepted == {}
+
+
+def test_a_stranger_s_hello_with_numbers_that_are_too_long_ends_its_link_alone(rig: Rig) -> None:
+    link, connection = rig.connect()
+    header = cbor2.dumps(("hello", 1 << 15_000, rig.node.group, "n1", "n0", "", 7))
+    rest = header + bytes(NONCE_BYTES)
+    link.received((2 + len(rest)).to_bytes(4, "big") + len(header).to_bytes(2, "big") + rest)
+    assert connection.aborted
+    assert not rig.links.strangers
 
 
 def test_a_peer_that_sends_nonsense_later_is_lost(rig: Rig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import structlog.testing
 
@@ -276,6 +277,18 @@ def test_a_name_server_that_cannot_greet_now_is_tried_again() -> None:
     rig.open()
     asked, _ = rig.said()
     rig.answer(asked, 2)
+    assert rig.state == "rests"
+    rig.desk.advance(2)
+    assert len(rig.desk.dialled) == 2
+
+
+def test_a_greeting_that_cannot_be_read_ends_its_connection_alone() -> None:
+    rig = SecretRig()
+    rig.open()
+    asked, _ = rig.said()
+    greeting = response(asked, 0)
+    greeting.header = msgspec.Raw(b'["no fields"]')
+    rig.line.received(encode(greeting))
     assert rig.state == "rests"
     rig.desk.advance(2)
     assert len(rig.desk.dialled) == 2

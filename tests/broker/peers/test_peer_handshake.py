@@ -303,6 +303,24 @@ def test_fields_of_any_kind_raise_nothing_but_a_protocol_error(kind: str, fields
         pass
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ("hello", 1 << 15_000, "g", "n0", "n1", "", 1 << 15_000),
+        ("hello", 1 << 15_000, "g", "n0", "n1", "", 7),
+        ("hello", 8, "g", "n0", "n1", "", 7, 1 << 15_000),
+        ("challenge", b"", b"", 1 << 15_000),
+        ("challenge", b"", b"", 8, 1 << 15_000),
+    ],
+)
+def test_numbers_that_are_too_long_to_be_written_down_are_refused(fields: tuple[object, ...]) -> None:
+    """Python writes none of more than 4,300 digits, and a proof covers them as text."""
+    header = cbor2.dumps(fields)
+    frame = (2 + len(header)).to_bytes(4, "big") + len(header).to_bytes(2, "big") + header
+    with pytest.raises(PeerProtocolError, match="header cannot be read"):
+        take_frame(frame, HANDSHAKE_FRAME_BYTES_MAX)
+
+
 def test_frames_of_a_handshake_are_cut_off_what_follows() -> None:
     hello = b"".join(encode_frame(Ends().dialling.hello))
     for cut in range(len(hello)):
