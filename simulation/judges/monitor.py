@@ -33,6 +33,7 @@ from simulation.judges.forwards import watch_forwards
 from simulation.judges.group_model import GroupModel
 from simulation.judges.group_time import GroupTime
 from simulation.judges.in_hand import watch_what_is_in_hand
+from simulation.judges.later_lives import LaterLives
 from simulation.judges.marks import Marks
 from simulation.judges.own_state import OwnState
 from simulation.judges.power_losses import CAUSE, PowerLosses
@@ -151,6 +152,7 @@ class Monitor:
         self._reads = Reads()
         self._group_time = GroupTime()
         self._replicated_state = ReplicatedState(now_ns)
+        self._later_lives = LaterLives(self.model, now_ns)
         self._watched: dict[str, _Watched] = {}
         self.elections = 0
         self._votes: dict[tuple[str, int], str] = {}
@@ -213,6 +215,7 @@ class Monitor:
         self.power_losses.started(host, log, replica.raft.recovering)
         self._own_state.started(host.name)
         self._replicated_state.started(host.name, replica.applied)
+        self._later_lives.started(host.name)
         self._beliefs.started(host.name, replica.raft)
         less = f" (LESS: it had up to {held_index})" if log.last_index < held_index else ""
         self._note(
@@ -425,6 +428,7 @@ class Monitor:
         self._group_time.turned(name, replica, self._now_ns())
         self._own_state.turned(host, raft, store.log, store.snapshot.applied_index)
         self._replicated_state.turned(name)
+        self._later_lives.turned(host, store)
         if replica.leadership.serving:
             begin, head = store.log.first_position, replica.metadata.head_position
             self.model.heads.serves(name, begin, applied_index, head)
