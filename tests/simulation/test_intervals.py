@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from broker.administration.backup_processor import BackupProcessor
+from broker.delayed.delays import DelayService
 from broker.state.commands import CommitOffsets, ForgetOffsets, PutTopic, RaiseHead, encode_command
 from broker.state.topic_rules import topic_config
 from simulation.journal import Violation
@@ -69,6 +70,27 @@ def test_a_writer_is_forgotten_and_what_it_writes_again_is_new() -> None:
     assert result.violation is None, str(result.violation)
     assert result.work_counts["writer forgotten"] > 0
     assert result.work_counts["portion done"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("idle_ms", "is_told"), [(200, True), (60_000, False)])
+def test_the_log_is_told_that_nothing_is_delivered_any_more(
+    monkeypatch: pytest.MonkeyPatch, idle_ms: int, *, is_told: bool
+) -> None:
+    told: list[None] = []
+    original = DelayService._settle_when_idle
+
+    def settle(self: DelayService) -> None:
+        before_ns = self._idle_from_ns
+        original(self)
+        if self._idle_from_ns != before_ns:
+            told.append(None)
+
+    monkeypatch.setattr(DelayService, "_settle_when_idle", settle)
+    limits = replace(_USUAL, delays_idle_ms=idle_ms)
+    result = run_world(World(_plan(limits=limits, actors=("courier",))))
+    assert result.violation is None, str(result.violation)
+    assert bool(told) is is_told
 
 
 @pytest.mark.slow

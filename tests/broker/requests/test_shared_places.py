@@ -75,3 +75,13 @@ def test_many_are_taken_at_once_where_as_many_are_free() -> None:
     assert (places.has_room("b", 300), places.has_room("b", 301)) == (True, False)
     places.give_back("a", 400)
     assert places.taken == 0
+
+
+def test_whoever_wants_to_know_hears_that_somebody_finds_no_room() -> None:
+    places, heard = SharedPlaces(2), list[None]()
+    places.none_left = lambda: heard.append(None)
+    assert places.has_room("one")
+    places.take("one")
+    assert not heard
+    assert not places.has_room("one", 2)
+    assert len(heard) == 1
