@@ -25,7 +25,7 @@ from broker.client.transport.runtime import Buffer
 from broker.offsets.resets import TOLD_MAX
 from broker.remoting.codes import ResponseCode
 from broker.replica.replica import Replica
-from broker.state.commands import Command, CommitOffsets, EndResets, ResetOffsets
+from broker.state.commands import Command, CommitOffsets, EndResets, ForgetOffsets, ResetOffsets
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage, CommittedQueue, values_since
 from simulation.judges.stored_offsets import NEVER
@@ -217,6 +217,10 @@ class Resets(Invariant):
                 for group, topic, queue_id, offset in offsets:
                     if topic == TOPIC:
                         self._ended(group, queue_id, offset, now_ns)
+            case ForgetOffsets(offsets):
+                for group, topic, queue_id, offset in offsets:
+                    if topic == TOPIC and self.place(group, queue_id).offset == offset:
+                        self.place(group, queue_id).offset = self.place(group, queue_id).parked = None
             case _:
                 pass
 
