@@ -330,7 +330,8 @@ class ClientRegistry(Generic[ConnectionType]):
             before = subscriptions.get(subscription.topic)
             if before is None:
                 changed = True
-            # The members' heartbeats may come in any order: the newest version counts, whoever says it.
+            # Members' heartbeats may come in any order: the newest version counts, whoever says it (RocketMQ's
+            # ConsumerGroupInfo.updateSubscription).
             if before is None or subscription.sub_version > before.sub_version:
                 subscriptions[subscription.topic] = subscription
         for topic in [topic for topic in subscriptions if topic not in wanted]:

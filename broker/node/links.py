@@ -385,6 +385,7 @@ class PeerLinks:
         earlier = self.accepted.pop(source, None)
         self.accepted[source] = link
         if earlier is not None:
+            # It may be another process by now: whatever its earlier link stood for is lost.
             earlier.end()
             self.node.peer_lost(source)
         self.peers.met(hello, self.time.now_ns)

@@ -368,6 +368,7 @@ class PeerDecoder:
             if header == PIECE_HEADER:
                 self._keep(body)
             else:
+                # Nothing is sent between pieces and the frame that they belong to.
                 frames.append(_frame(header, self._whole(body) if self._body else body))
         self._pieces = [data[begin:]] if begin < end else []
         self.held = end - begin

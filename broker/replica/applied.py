@@ -101,6 +101,7 @@ class AppliedState:
             # A command is applied before the entries behind it get their units: it may delete their topic.
             digest_index = self.digests.next_index(self.index)
             whole_index = self._whole_index(min(upto, digest_index), now_ns)
+            # The next entry is damaged: it waits for its repair.
             if whole_index == self.index:
                 break
             try:

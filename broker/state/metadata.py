@@ -453,4 +453,5 @@ _ROWS: Final[dict[str, msgspec.msgpack.Decoder[list[Any]]]] = {
 
 
 def _next_version(version: DataVersion, group_ms: int) -> DataVersion:
+    # As DataVersion.nextVersion of RocketMQ: a counter that rises, and when.
     return msgspec.structs.replace(version, counter=version.counter + 1, timestamp=group_ms)

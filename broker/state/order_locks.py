@@ -36,6 +36,7 @@ class LockTable(dict[tuple[str, str, int], OrderLock]):
         for topic, queue_id in asked.queues:
             key = (asked.group, topic, queue_id)
             lock = self.get(key)
+            # As RocketMQ's RebalanceLockManager grants it, which keeps locks in the memory of one broker.
             if lock is None or lock.client == asked.client or lock.refreshed_ms < expired_ms:
                 self.pop(key, None)  # so that it stands last
                 self[key] = OrderLock(asked.client, asked.time_ms)
