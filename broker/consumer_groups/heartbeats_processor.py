@@ -236,6 +236,7 @@ class HeartbeatsProcessor:
     def unregister(self, connection: Connection, command: RemotingCommand) -> None:
         """Takes the client of the connection out of its producer or consumer group, here and at the leader."""
         header = command.decode_fields(UnregisterClientHeader)
+        # By the connection and not by the header's client id, which anybody could give to take out somebody else.
         changed = self._registry.unregister(connection, header.producer_group, header.consumer_group)
         self._plan_expiry()
         if self._state.serving:
@@ -327,6 +328,7 @@ class HeartbeatsProcessor:
     def _plan_again(self, groups: Iterable[str]) -> None:
         due_ns = self._time.now_ns + TOLD_AGAIN_NS
         for group in groups:
+            # One that is there keeps its place, as the earliest stand first.
             self._again.setdefault(group, due_ns)
         self._next_again.due_ns = next(iter(self._again.values()), NEVER)
 

@@ -122,7 +122,8 @@ class KeyValues:
                 f"there are {count} keys, at most {self._keys_max} are allowed (max_key_values)"
             )
         # Each change encodes and writes all values: so they are bounded together.
-        size = len(value) + sum(len(other) for table in self._table.values() for other in table.values())
+        size = len(value) - len(self.get(namespace, key) or "")
+        size += sum(len(other) for table in self._table.values() for other in table.values())
         if size > VALUES_LENGTH_MAX:
             raise TooManyKeysError(
                 f"all values would have {size} characters, at most {VALUES_LENGTH_MAX} are allowed"

@@ -320,6 +320,10 @@ class RouteTable:
         """The addresses of a broker name, None if it is unknown."""
         return self._brokers.get(broker_name)
 
+    def topic_count(self, broker_name: str) -> int:
+        """The number of topics of a broker name."""
+        return len(self._topics_of.get(broker_name, ()))
+
     def counts(self) -> tuple[int, int, int]:
         """Returns the numbers of addresses, of broker names and of topics."""
         # A count that drifted would in time refuse every topic, or none (`max_routes`).

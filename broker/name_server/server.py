@@ -22,7 +22,7 @@ from broker.name_server.key_values import (
     TooManyKeysError,
     TooManyWritesError,
 )
-from broker.name_server.route_table import ConnectionId, RouteTable
+from broker.name_server.route_table import TOPICS_AT_ONCE, ConnectionId, RouteTable
 from broker.remoting.bodies import DataVersion, KeyValueTable, TopicList
 from broker.remoting.codes import RequestCode, ResponseCode, TopicSysFlag
 from broker.remoting.command import RemotingCommand, encode, response
@@ -149,7 +149,8 @@ class NameServer:
         """Tells whether a request may take more than some milliseconds: a registration with thousands of topics, what
         changes all topics of a broker, and a list of topics while those of a broker that is gone are forgotten.
 
-        What is compressed may be: a hundred bytes unfold to thousands of topics that are all the same.
+        What is compressed may be: a hundred bytes unfold to thousands of topics that are all the same. So may one that
+        lists all topics of a broker which had thousands: as many are removed.
         """
         if command.is_response:
             return False
@@ -157,7 +158,15 @@ class NameServer:
             return command.code in _CHANGES_ALL_TOPICS or self.routes.is_forgetting
         if command.code != RequestCode.REGISTER_BROKER:
             return False
-        return len(command.body) > self._long_registration_bytes or _is_compressed(command)
+        if len(command.body) > self._long_registration_bytes:
+            return True
+        try:
+            header = command.decode_fields(RegisterBrokerHeader)
+        except RemotingError:
+            return False  # it is refused with that error
+        if header.all_topics and self.routes.topic_count(header.broker_name) >= TOPICS_AT_ONCE:
+            return True
+        return header.compressed
 
     def answer(
         self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int, sight: Sight = SEES_ALL
@@ -464,13 +473,6 @@ def _too_many(request: _Request, what: str, count: int, most: int) -> RemotingCo
         ResponseCode.SYSTEM_ERROR,
         f"there would be {count} {what}, at most {most} are allowed (max_{what}); nothing was registered",
     )
-
-
-def _is_compressed(command: RemotingCommand) -> bool:
-    try:
-        return command.decode_fields(RegisterBrokerHeader).compressed
-    except RemotingError:
-        return False  # it is refused with that error
 
 
 def _busy(request: _Request, error: TooManyWritesError) -> RemotingCommand:

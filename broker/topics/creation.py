@@ -76,6 +76,7 @@ class Creations:
             elif isinstance(command, PutGroup):
                 groups[command.config.group_name] = None
         self._check(topics, queues)
+        # Last of the checks, as what is claimed must be given back.
         groups_settled = self._group_limit.claim(groups)
 
         # What is under way counts, too, until it is applied or lost: several clients may create much at once.
@@ -137,6 +138,7 @@ class Creations:
 
     def _check(self, topics: dict[str, None], queues: int) -> None:
         limits, metadata = self._settings.current.limits, self._leadership.metadata
+        # Only what adds something is refused: where a limit was lowered below what is there, changes still go through.
         count = len(metadata.topics) + len(self._topics)
         if topics and count + sum(name not in self._topics for name in topics) > limits.max_topics:
             raise TooManyError(

@@ -103,6 +103,7 @@ class NewTopics:
                 f"{header.default_topic!r}.)",
             )
         queues = max(1, min(header.default_topic_queue_nums, template.write_queue_nums))
+        # The new topic is no template for others.
         config = topic_config(topic, queues, template.perm & ~Permission.INHERIT, sys_flag=sys_flag)
         config.topic_filter_type = template.topic_filter_type
         return config

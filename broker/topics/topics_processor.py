@@ -237,6 +237,7 @@ class TopicsProcessor:
             check_retry_policy(config)
         except msgspec.ValidationError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"groupRetryPolicy: {error}") from error
+        # The settings are replaced; the attributes alone are changed one by one, as those of topics.
         known = self._leadership.metadata.groups.get(config.group_name)
         changes = ",".join(f"{name}={value}" for name, value in config.attributes.items())
         attributes = _changed_attributes({} if known is None else known.attributes, changes)

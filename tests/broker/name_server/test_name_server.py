@@ -546,6 +546,7 @@ def test_all_values_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
     assert client.call(RequestCode.PUT_KV_CONFIG, {**key, "value": "v" * 10}).code == 0
     refused = refusal(client.call(RequestCode.PUT_KV_CONFIG, {**key, "key": "l", "value": "v"}))
     assert "all values would have 11 characters, at most 10 are allowed" in refused
+    assert client.call(RequestCode.PUT_KV_CONFIG, {**key, "value": "w" * 10}).code == 0, "it takes the place"
 
 
 def test_changes_write_so_much_in_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,10 +145,16 @@ def test_whose_broker_is_silent_is_closed_and_told_once() -> None:
 
 
 def registration(
-    topics: int, address: str = "10.0.0.1:10911", *, compressed: bool = False, name: str = "b"
+    topics: int,
+    address: str = "10.0.0.1:10911",
+    *,
+    compressed: bool = False,
+    name: str = "b",
+    version: int = 0,
+    are_all: bool = False,
 ) -> bytes:
     table = {f"topic-{number}": TopicConfig(topic_name=f"topic-{number}") for number in range(topics)}
-    body = RegisterBrokerBody(topics=TopicConfigTable(DataVersion(), table))
+    body = RegisterBrokerBody(topics=TopicConfigTable(DataVersion(counter=version), table))
     return encode(
         request(
             RequestCode.REGISTER_BROKER,
@@ -159,6 +165,7 @@ def registration(
                 "haServerAddr": "",
                 "brokerId": "0",
                 "compressed": str(compressed).lower(),
+                "allTopics": str(are_all).lower(),
             },
             body.encode_compressed(Version.V5_0_0) if compressed else body.encode(),
             opaque=topics,
@@ -297,6 +304,22 @@ def test_few_bytes_that_unfold_to_many_topics_wait_for_their_turn() -> None:
     for connection in (broker, other):
         assert [answer.code for answer in FrameDecoder().feed(b"".join(connection.take()))] == [0]
     assert rig.core.figures()[:3] == (2, 2, 30_001)
+
+
+def test_a_short_registration_that_removes_many_topics_waits_for_its_turn() -> None:
+    """It was taken for short, and ended a name server that was in the middle of another registration."""
+    rig = Rig()
+    broker, other = rig.connect("broker"), rig.connect("other")
+    rig.sessions.clients.open[broker].received(registration(30_000, version=1, are_all=True))
+    rig.pass_time(1)
+    rig.sessions.clients.open[other].received(registration(20_000, "10.0.0.2:10911", name="other"))
+    rig.sessions.clients.open[broker].received(registration(1, version=2, are_all=True))
+    while rig.sessions.has_more:
+        rig.sessions.turn()
+    for connection in (broker, other):
+        assert {answer.code for answer in FrameDecoder().feed(b"".join(connection.take()))} == {0}
+    assert rig.core.figures()[:3] == (2, 2, 20_000)
+    assert rig.core.routes.topic_count("b") == 1
 
 
 def test_long_registrations_that_wait_are_bounded() -> None:
