@@ -558,6 +558,8 @@ class Raft:
         if self._leader is None:
             self._follower.persisted()
         else:
+            # A change of members that this disk lacked may be committed now, its own removal too
+            # (`Leader.update_commit`).
             self._leader.update_commit()
             self._step_down_if_removed(now)
         if self.recovery is not None:

@@ -43,6 +43,7 @@ class PersistedIndex:
         if generation != self.generation:
             if generation < self._oldest_known:
                 return False
+            # Of what it covered counts what no later cut has taken.
             index = min([index, *(left for opened, left in self._cuts if opened > generation)])
         if index <= self.index:
             return False

@@ -84,6 +84,7 @@ class AppendRequest(NamedTuple):
             last_term = term
         if self.configurations:
             indices = [self.prev_index, *(index for index, _ in self.configurations)]
+            # They rise, and each is behind `prev_index`.
             return sorted({*indices}) != indices or indices[-1] > self.last_index
         return False
 

@@ -41,6 +41,7 @@ class ReadQueue:
         assert self.open_round is None or (
             round_number > self.open_round and commit_index >= self._open_index
         ), f"round {round_number} at {commit_index} follows round {self.open_round} at {self._open_index}"
+        # Those that were open wait for a later index than they must, and see no less.
         self._open += self.waiting
         self.waiting = []
         self._open_index = commit_index

@@ -53,6 +53,7 @@ class FormatGate:
         if not self._leadership.serving:
             self._deadline.due_ns = NEVER
             self._is_proposed = False
+        # It is called for leaders and members, too: a look that is planned stays as it is.
         elif self._deadline.due_ns == NEVER and self._wanted() > self._leadership.metadata.format:
             self._deadline.due_ns = self._time.now_ns
 

@@ -637,6 +637,7 @@ class Forwarding:
         The first of those that are held goes on in its place: so a client that asks and asks does not wait here for
         ever.
         """
+        # Those that turns go on with came before, and this one has a higher number.
         if self.ended and (client := self._by_connection.get(connection)) is not None and client.ended:
             self._hold(connection, command, self._new_number())
             return True

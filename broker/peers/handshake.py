@@ -150,6 +150,7 @@ class Accepting:
 
 def _check_format(version: int, newest_format: int, group_format: int) -> None:
     """Raises `PeerProtocolError` for a node that could not read what this node's group writes."""
+    # Of that version no proof covers what an end says of its formats.
     if version < _FORMATS_SINCE:
         newest_format = FIRST_FORMAT
     if newest_format < group_format:

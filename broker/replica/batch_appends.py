@@ -73,6 +73,7 @@ class BatchAppends:
             return
         assert batch is self.under_way, "one batch at a time"
         self.under_way = None
+        # Of one that was refused nothing comes any more: a leadership that is handed over need not wait for it.
         self._raft.end_grant()
         for waiter in batch.waiting:
             self._leading.when_applied(waiter)

@@ -66,6 +66,7 @@ class Digests:
         self._writing.begin(_summed(metadata.view(), self._rows_at_once), summed)
 
     def _is_due(self, step: int, items: int, now_ns: int) -> bool:
+        # It comes seldom enough, whatever it takes.
         if step == STEPS[-1]:
             return True
         return items <= ITEMS_MAX and now_ns - self._taken_ns.get(step, -REST_NS) >= REST_NS

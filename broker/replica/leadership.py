@@ -128,6 +128,7 @@ class Leadership:
 
         Later ones are for nodes that have lost their votes (raft/recovery.py, An empty disk).
         """
+        # Told by the log's last term: of those that are appended for recovering nodes the term has begun already.
         begins_term = self.store.log.last_term < effect.term
         assert self.uncommitted.is_empty or not begins_term, (
             f"left of an earlier leadership: {self.uncommitted}"

@@ -43,6 +43,7 @@ class Loads:
         assert self._running, "a load comes back once"
         self._running = False
         self.reads.loaded(job, now_ns)
+        # Taken out before anybody is called, who may want the next window.
         _, waiting = self.wanted.pop(job.window)
         self._waiting -= len(waiting)
         assert self.wanted or not self._waiting, f"{self._waiting} are counted of whom nobody waits"

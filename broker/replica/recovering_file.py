@@ -79,6 +79,7 @@ class RecoveringFile:
         """
         if last_index != self._acknowledged and self._acknowledged_file is not None:
             self._acknowledged = last_index
+            # The index behind it: so a new file, which is all zeros, says that nothing was acknowledged.
             _INDEX.pack_into(self._acknowledged_file.buffer, 0, last_index + 1)
 
     def judge(self, report: RecoveryReport, *, has_term: bool, only_voter: bool) -> tuple[Loss | None, str]:

@@ -269,6 +269,7 @@ class Scrubbing:
 
     def _is_whole(self, job: SnapshotScrub, now_ns: int) -> bool:
         """Tells whether the snapshot on the disk is whole; if not it is made anew, which may have to wait for room."""
+        # A newer one may have taken its place while the worker read it.
         if job.problem is None or job.applied_index != self._store.snapshot.applied_index:
             if self._misses_snapshot:
                 self._misses_snapshot = False

@@ -64,6 +64,7 @@ class ReplicaTrace:
         """Records a change of role, term or leader."""
         if self._writer is not None:
             self.appended(now_ns)
+            # As the trace format spells it.
             role = "precandidate" if change.role.value == "pre-candidate" else change.role.value
             self._writer.role(
                 now_ns, role, change.term, change.leader, self._log.last_index, self._log.last_term

@@ -79,6 +79,7 @@ class Upkeep:
     def due_ns(self) -> int:
         """Returns when `checkpoint_job` is to be asked again; NEVER if a flush or a dispatch must come first."""
         store = self._store
+        # One was begun, and waits for the log's flush, or for room.
         if store.checkpoints.waits:
             return NEVER if store.checkpoints.awaits_flush else self._no_space_until_ns
         if store.dispatched_index == self.checkpointed_index:

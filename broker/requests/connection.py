@@ -138,6 +138,7 @@ class Connection:
     def close(self) -> None:
         """Asks the shell to close the connection after what is queued has been written."""
         if not self.close_requested:
+            # Listed also without a byte to write: the shell closes what it comes to.
             if not self.outbox:
                 self._outgoing.connections.append(self)
             self.close_requested = True

@@ -239,6 +239,7 @@ class BrokerServer:
     # ------------------------------------------------------------------ the turn
 
     def _begin(self) -> None:
+        # All that a pass of reads brings counts as come at once: one look at the clock, at its beginning.
         if self._reading is None or not self._reading.in_pass:
             self._set_time()
 

@@ -35,6 +35,7 @@ def told_expiry(tls: TlsSettings, prefix: str, now_s: float) -> float | None:
     if not tls.certificate:
         return None
     try:
+        # Whatever bytes stand beside the certificates are some characters in this encoding.
         expires_s = earliest_expiry(Path(tls.certificate).read_text(encoding="latin-1"))
     except (OSError, ValueError, IndexError) as error:
         log.info("the certificate's dates are not known", file=tls.certificate, reason=str(error))

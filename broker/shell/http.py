@@ -144,6 +144,7 @@ async def _request(stream: trio.SocketStream, connection: h11.Connection) -> h11
             event = connection.next_event()
             if isinstance(event, h11.Request):
                 return event
+            # The other end has closed, and asked for nothing.
             if event is not h11.NEED_DATA:
                 return None
             connection.receive_data(await stream.receive_some(_RECEIVE_BYTES))

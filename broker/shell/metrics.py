@@ -121,6 +121,7 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
     found: list[tuple[str, float]] = []
     total = 0
     for bound, count in zip((*BOUNDS_S, None), histogram.counts, strict=True):
+        # Prometheus wants them cumulative.
         total += count
         found.append(("+Inf" if bound is None else repr(bound), total))
     return found

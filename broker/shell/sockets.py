@@ -321,6 +321,7 @@ class SocketConnection:
             self._look_whether_to_read()
 
     def _send(self, buffers: list[Buffer]) -> None:
+        # What waits goes first.
         if self._unsent:
             self._keep(buffers)
         elif buffers:
@@ -408,6 +409,7 @@ class SocketConnection:
         if reading is None:
             await trio.lowlevel.wait_writable(sock)
             return
+        # As long as somebody waits with Trio, the task that reads leaves it its pass (`Reading.run`).
         reading.waiting_writers += 1
         try:
             await trio.lowlevel.wait_writable(sock)

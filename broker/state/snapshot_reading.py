@@ -111,6 +111,7 @@ def _cbor_head(data: memoryview, at: int) -> tuple[int, int, int]:
     kind, number = data[at] >> CBOR_TYPE_SHIFT, data[at] & CBOR_NUMBER_BITS
     if number <= CBOR_SHORT_NUMBER_MAX:
         return kind, number, at + 1
+    # What has an end mark instead of a length nothing here writes.
     if number > CBOR_EIGHT_BYTES:
         raise ValueError("indefinite lengths are not read")
     begin = at + 1 + (1 << (number - CBOR_ONE_BYTE))

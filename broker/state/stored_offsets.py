@@ -130,6 +130,7 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
     def _queues_to_change(self, group: str, topic: str) -> dict[int, int]:
         topics, copied = self._topics_to_change(group), self._copied
         queues = topics.get(topic)
+        # As above, for the dict of one topic.
         if queues is None or (copied is not None and (group, topic) not in copied.queues):
             queues = topics[topic] = {} if queues is None else queues.copy()
             if copied is not None:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from log.formats.properties import REAL_QUEUE_ID, REAL_TOPIC, get_property, with_property, without_properties
 from log.formats.record import Record
 
+# So many digits fit into the 32 bits that a queue's id has.
 _DIGITS_MAX = 9
 
 
