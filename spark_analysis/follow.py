@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from spark_analysis.checking.queues.following import FollowedLog
+from spark_analysis.checking.queues.following import JUDGED, FollowedLog
 from spark_analysis.checking.small import operation_of
 from spark_analysis.checking.verdict import EXIT_CODES, EXPLANATIONS, VIOLATED
 from spark_analysis.importing.tails import FollowedTraces
@@ -26,7 +26,6 @@ from spark_analysis.main import FAILED, SPARSE_LOG_MODEL, WRONG_USAGE, Asked, an
 if TYPE_CHECKING:
     from spark_analysis.checking.queues.unknown_appends import Finding
 
-_JUDGED: Final = ("append", "read", "poll", "tail", "head")
 _TOLD_MOST: Final = 20
 _LOOK_S: Final = 0.5
 _SECOND_NS: Final = 10**9
@@ -62,14 +61,16 @@ class Follower:
     def look(self, now_ns: int) -> list[tuple[str, Finding]]:
         """Judge what has been written since the last look; returns what is wrong by now, each finding once."""
         for row in self._traces.read(now_ns):
-            if row["record"] == "operation" and row["function"] in _JUDGED:
+            if row["record"] == "operation" and row["function"] in JUDGED:
                 self._log.take(row["key"], operation_of(row))
+            elif row["record"] == "damage":
+                self._log.is_damaged = True
         cut_ns = self._traces.cut_ns(now_ns)
         if cut_ns is None:
             return []
         self.read_to_ns = cut_ns if self.read_to_ns is None else max(cut_ns, self.read_to_ns)
         for row in self._traces.give_up(cut_ns - int(self.pace.patience_s * _SECOND_NS)):
-            if row["function"] in _JUDGED:
+            if row["function"] in JUDGED:
                 self._log.take(row["key"], operation_of(row), is_given_up=True)
         oldest_ns = self._traces.oldest_open_ns()
         return self._log.settle(cut_ns if oldest_ns is None else min(cut_ns, oldest_ns))

@@ -20,24 +20,30 @@ class TraceTail:
     tail goes on at the next header, which the recorder may not have written yet.
     """
 
-    def __init__(self, name: str, *, piece_bytes: int = 4 << 20) -> None:
-        """``piece_bytes``: what one :meth:`read` reads at most, or one record if that is longer."""
+    def __init__(
+        self, name: str, *, piece_bytes: int = 4 << 20, position: int = 0, damage: Damage | None = None
+    ) -> None:
+        """``piece_bytes``: what one :meth:`read` reads at most, or one record if that is longer. A tail that goes on
+        where another one stood has the ``position`` and ``damage`` of that."""
+        self.piece_bytes = piece_bytes
+        self.position = position
+        """All before it was told, as records, headers or damage; never falls."""
+        self.damage = damage
+        """What was told as damage at `position`; None if records can be read from there on."""
         self._name = name
-        self._piece_bytes = piece_bytes
         self._header: TraceHeader | None = None
         self._mark = b""
         """The bytes of `_header`, once that is read."""
-        self._position = 0
-        """All before it was told, as records, headers or damage; never falls."""
-        self._is_lost = False
-        """At `_position` is damage, and no header behind it was found yet."""
 
     def is_behind(self, size_bytes: int) -> bool:
         """True if a file of this size has whole pieces more than was read."""
-        return not self._is_lost and size_bytes - self._position > self._piece_bytes
+        return self.damage is None and size_bytes - self.position > self.piece_bytes
 
-    def read(self, stream: IO[bytes]) -> Iterator[tuple[int, TraceHeader | list[Any] | Damage]]:
-        """Yield ``(byte offset, header | undecoded record | damage)`` of the next piece of what has been written since.
+    def read(
+        self, stream: IO[bytes], size_bytes: int | None = None
+    ) -> Iterator[tuple[int, TraceHeader | list[Any] | Damage]]:
+        """Yield ``(byte offset, header | undecoded record | damage)`` of the next piece of what has been written since,
+        within the first ``size_bytes`` of the file if they are given. A tail that goes on begins with the header.
 
         To be iterated to its end. Raises :class:`TraceFormatError` if the file is no trace.
         """
@@ -49,26 +55,29 @@ class TraceTail:
                 if isinstance(error.__cause__, (cbor2.CBORDecodeEOF, EOFError)):
                     return  # not even the header is whole
                 raise
-        if self._is_lost:
-            following = find_mark(stream, self._mark, self._position)
-            if following is None:
+            if self.position:
+                yield self.position, self._header
+        size = stream.seek(0, SEEK_END) if size_bytes is None else size_bytes
+        if self.damage is not None:
+            following = find_mark(stream, self._mark, self.position)
+            if following is None or following >= size:
                 return
-            self._position, self._is_lost = following, False
-        begin, most = self._position, self._piece_bytes
+            self.position, self.damage = following, None
+        begin, most = self.position, self.piece_bytes
         while True:
-            end = begin + most
+            end = min(begin + most, size)
             damage = yield from read_run(
                 stream, self._name, begin, end, _CHUNK_BYTES, self._mark, self._header
             )
             if damage is None:
-                self._position = stream.tell()
+                self.position = stream.tell()
                 return
-            self._position = damage.offset
+            self.position = damage.offset
             if not damage.cut or self._has_header(stream, damage.offset, end):
                 yield damage.offset, damage
-                self._is_lost = True
+                self.damage = damage
                 return
-            if damage.offset > begin or stream.seek(0, SEEK_END) < end:
+            if damage.offset > begin or end == size:
                 return
             most *= 2  # one record is longer than a piece
 

@@ -4,36 +4,53 @@ everything has been read.
 Recorders hold records back for a moment (``settle_ns`` at most), and write nothing where nothing happens. So a file
 that has grown within that time is complete up to its latest record less that time, and one that has not is complete up
 to now; the history is complete up to the least of these, its *cut*.
+
+What is known of a file when it is first seen (its number, and the way from its clock to the history's, which is the
+clock of the first file) stays, whatever files come later.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, Final
 
-from broker.trace import TraceFormatError, TraceTail
+from broker.trace import Damage, TraceFormatError, TraceHeader, TraceTail
 from broker.trace.format import FIRST_FOREIGN_KIND
 from spark_analysis.importing import schema
+from spark_analysis.importing.moments import Period
 from spark_analysis.importing.trace_reader import axes_of, beginning_of, trace_files
 from spark_analysis.importing.trace_rows import Axis, RowMaker, TraceSplit
 
+Place = dict[str, dict[str, Any]]
 _NAMES: Final = tuple(name for name, _, _ in schema.RECORD_COLUMNS)
 
 
 @dataclass(eq=False)
 class _File:
+    name: str
+    number: int
     tail: TraceTail
-    rows: RowMaker
     axis: Axis
+    problem: str | None = None
+    """Why nothing of it can be used."""
     latest_ns: int | None = None
     grown_at_ns: int = 0
-    is_bad: bool = False
     is_behind: bool = False
+    rows: RowMaker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = RowMaker(TraceSplit(self.name, self.number, 0, 1, self.axis))
 
     def passed(self, time_ns: object) -> None:
         if type(time_ns) is int and self.axis.period.complaint(time_ns) is None:
             self.latest_ns = time_ns if self.latest_ns is None else max(time_ns, self.latest_ns)
+
+
+def axis_of(numbers: Sequence[int]) -> Axis:
+    """The axis as a :data:`Place` has it."""
+    shift_ns, widen_ns, low_ns, high_ns = numbers
+    return Axis(shift_ns, widen_ns, Period(low_ns, high_ns))
 
 
 def _latest(file: _File) -> int:
@@ -43,40 +60,63 @@ def _latest(file: _File) -> int:
 
 @dataclass
 class FollowedTraces:
-    """The files at ``path``. ``settle_ns``: recorders hold no record back for longer."""
+    """The files at ``path``. ``settle_ns``: recorders hold no record back for longer. ``most_bytes`` of all files are
+    read in one go, where that is more than a record of each."""
 
     path: str
     settle_ns: int
+    most_bytes: int | None = None
     _files: dict[str, _File] = field(default_factory=dict)
     _grown_at_ns: int | None = None
 
     def read(self, now_ns: int) -> Iterator[dict[str, Any]]:
         """The rows (schema.RECORDS) of what has been written since the last call, an operation when it completes.
 
-        Of much it is a piece (:attr:`is_behind`). ``now_ns`` is this process's monotonic time.
+        Of much it is a piece (:attr:`is_behind`). ``now_ns`` is this process's monotonic time. Raises OSError for a
+        file that can be read no more, or has lost what was read of it.
         """
-        self._find_new(now_ns)
+        for file, position, item in self._items(now_ns, None):
+            for row in file.rows.of(position, item):
+                yield dict(zip(_NAMES, row, strict=True))
+
+    def pass_over(self, now_ns: int, sizes: Mapping[str, int] | None = None) -> None:
+        """Go as far as :meth:`read` does, and make no rows; with ``sizes`` only in the files that they name, up to
+        there."""
+        for _ in self._items(now_ns, sizes):
+            pass
+
+    def _items(
+        self, now_ns: int, sizes: Mapping[str, int] | None
+    ) -> Iterator[tuple[_File, int, TraceHeader | list[Any] | Damage]]:
+        self._find_new(now_ns, sizes)
         # What others have recorded later waits until the files that are behind have come as far.
         begun = [file for file in self._files.values() if file.latest_ns is not None]
         slowest_ns = min((_latest(file) for file in begun if file.is_behind), default=None)
         early = (
             [] if slowest_ns is None else [one for one in begun if _latest(one) > slowest_ns + self.settle_ns]
         )
-        for name, file in self._files.items():
-            if file.is_bad or file in early:
+        for file in self._files.values():
+            if file.problem is not None or file in early:
                 continue
             has_grown = False
-            with Path(name).open("rb") as stream:
-                try:
-                    for position, item in file.tail.read(stream):
-                        has_grown = True
-                        if isinstance(item, list) and item[0] < FIRST_FOREIGN_KIND and len(item) > 1:
-                            file.passed(item[1])
-                        for row in file.rows.of(position, item):
-                            yield dict(zip(_NAMES, row, strict=True))
-                except TraceFormatError:
-                    file.is_bad = True  # the analysis of the whole recording says why
-                file.is_behind = not file.is_bad and file.tail.is_behind(stream.seek(0, SEEK_END))
+            with Path(file.name).open("rb") as stream:
+                size = stream.seek(0, SEEK_END)
+                if size < file.tail.position:
+                    raise OSError(
+                        f"{file.name} has shrunk to {size} bytes, {file.tail.position} of which had been read"
+                    )
+                if sizes is not None:
+                    size = min(size, sizes.get(file.name, 0))
+                if size < file.tail.position:
+                    continue
+                if self.most_bytes is not None:
+                    file.tail.piece_bytes = max(1, self.most_bytes // len(self._files))
+                for position, item in file.tail.read(stream, size):
+                    has_grown = True
+                    if isinstance(item, list) and item[0] < FIRST_FOREIGN_KIND and len(item) > 1:
+                        file.passed(item[1])
+                    yield file, position, item
+                file.is_behind = file.tail.is_behind(size)
             if has_grown:
                 file.grown_at_ns = self._grown_at_ns = now_ns
 
@@ -87,12 +127,15 @@ class FollowedTraces:
 
     def cut_ns(self, now_ns: int) -> int | None:
         """The moment up to which everything has been read, on the history's axis; None if nothing has."""
-        known = [file for file in self._files.values() if file.latest_ns is not None]
-        growing = [file for file in known if file.is_behind or now_ns - file.grown_at_ns <= self.settle_ns]
-        if growing:
-            return min(map(_latest, growing)) - self.settle_ns
-        # All that was held back is written; whatever is still to be recorded comes later.
-        return max(map(_latest, known)) + 1 if known else None
+        files = [file for file in self._files.values() if file.problem is None]
+        known = [file for file in files if file.latest_ns is not None]
+        growing = [file for file in files if file.is_behind or now_ns - file.grown_at_ns <= self.settle_ns]
+        if not known or any(file.latest_ns is None for file in growing):
+            return None
+        # All that was held back is written where nothing grows; whatever is still to be recorded comes later.
+        cut_ns = min(map(_latest, growing)) - self.settle_ns if growing else max(map(_latest, known)) + 1
+        # The clock of the latest record may be fast by its error, that of the next one slow, which is widened by it.
+        return cut_ns - 3 * max(file.axis.widen_ns for file in known)
 
     def give_up(self, before_ns: int) -> Iterator[dict[str, Any]]:
         """Operations that have been open since before then, as such of unknown outcome, each once."""
@@ -105,21 +148,71 @@ class FollowedTraces:
         times = [file.rows.oldest_open_ns() for file in self._files.values()]
         return min((time_ns for time_ns in times if time_ns is not None), default=None)
 
+    @property
+    def place(self) -> Place:
+        """How far the files were read, as JSON; :meth:`go_on` begins there."""
+        return {
+            file.name: {
+                "number": file.number,
+                "bytes": file.tail.position,
+                "damage": None if file.tail.damage is None else file.tail.damage.reason,
+                "problem": file.problem,
+                "latest_ns": file.latest_ns,
+                "axis": [file.axis.shift_ns, file.axis.widen_ns, *astuple(file.axis.period)],
+            }
+            for file in self._files.values()
+        }
+
+    def go_on(self, place: Place, now_ns: int) -> None:
+        """Begin where others stood, as if all files had grown just now. What was open there is not known any more."""
+        for name, told in place.items():
+            damage = None if told["damage"] is None else Damage(name, told["bytes"], told["damage"])
+            tail = TraceTail(name, position=told["bytes"], damage=damage)
+            axis, problem, latest_ns = axis_of(told["axis"]), told["problem"], told["latest_ns"]
+            self._files[name] = _File(name, told["number"], tail, axis, problem, latest_ns, now_ns)
+
     def quiet_ns(self, now_ns: int) -> int:
         """For how long no file has grown."""
         return 0 if self._grown_at_ns is None else now_ns - self._grown_at_ns
 
-    def _find_new(self, now_ns: int) -> None:
+    def _find_new(self, now_ns: int, sizes: Mapping[str, int] | None) -> None:
         try:
             names = trace_files(self.path)
         except FileNotFoundError:
             return
-        # A recorder writes its header first; until then nothing is known about the file's times.
-        begun = {name for name in names if name not in self._files and beginning_of(name).header is not None}
-        if not begun:
+        new = [
+            name
+            for name in names
+            if name not in self._files
+            and (sizes is None or name in sizes)
+            # A recorder writes its header first; until then nothing is known about the file's times.
+            and (beginning_of(name).header is not None or _not_a_trace(name) is not None)
+        ]
+        if not new:
             return
-        axes = axes_of([beginning_of(name) for name in names])
-        for name, axis in zip(names, axes, strict=True):
-            if name in begun and not isinstance(axis, str):
-                split = TraceSplit(name, len(self._files), 0, 1, axis)
-                self._files[name] = _File(TraceTail(name), RowMaker(split), axis, grown_at_ns=now_ns)
+        files = [beginning_of(name) for name in (*self._files, *new)]
+        # Recorders of one clock may state its zero differently, and are on one axis.
+        shifts = {
+            one.header.clock: file.axis.shift_ns
+            for one, file in zip(files, self._files.values(), strict=False)
+            if one.header is not None and file.problem is None
+        }
+        for one, axis in list(zip(files, axes_of(files), strict=True))[len(self._files) :]:
+            number, tail = len(self._files), TraceTail(one.name)
+            if one.header is None or isinstance(axis, str):
+                problem = axis if isinstance(axis, str) else _not_a_trace(one.name)
+                self._files[one.name] = _File(one.name, number, tail, Axis(), problem)
+            else:
+                axis = replace(axis, shift_ns=shifts.get(one.header.clock, axis.shift_ns))
+                self._files[one.name] = _File(one.name, number, tail, axis, grown_at_ns=now_ns)
+
+
+def _not_a_trace(name: str) -> str | None:
+    """Say why a file cannot be a trace, whatever is still to be written to it."""
+    with Path(name).open("rb") as stream:
+        try:
+            if stream.seek(0, SEEK_END):
+                next(TraceTail(name).read(stream), None)
+        except TraceFormatError as error:
+            return str(error).removeprefix(f"{name}: ")
+    return None

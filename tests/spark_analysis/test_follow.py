@@ -18,6 +18,7 @@ from spark_analysis.checking.verdict import LINEARIZABLE, VIOLATED
 from spark_analysis.follow import Follower, Pace, follow
 from spark_analysis.importing.history import load_trace
 from spark_analysis.importing.history_rows import trace_rows
+from spark_analysis.importing.tails import FollowedTraces
 from spark_analysis.light import judge_log
 from spark_analysis.main import Asked
 from tests.examples import examples
@@ -217,3 +218,50 @@ def test_spark_judges_the_same_part(tmp_path: Path, spark: SparkSession) -> None
     assert len(mine) < len(rows.operations)
     for op, one in theirs.items():
         assert one == {name: mine[op][name] for name in one}
+
+
+def read_of_nothing(path: Path, header: TraceHeader) -> int:
+    """Record a read of a message that nobody sent; returns how much of the file comes before it."""
+    with path.open("wb") as stream:
+        writer = TraceWriter(stream.write, header)
+        number = writer.invoke_tail(SECOND, "a", "t/0")
+        writer.ok_tail(SECOND + 1, number, 0)
+        writer.flush()
+        before = stream.tell()
+        number = writer.invoke_read(2 * SECOND, "a", "t/0", 0)
+        writer.ok_read(2 * SECOND + 1, number, 1, 0, ("m",))
+        writer.flush()
+    return before
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_what_could_not_be_read_takes_no_false_alarm_with_it(tmp_path: Path, is_damaged: bool) -> None:
+    read_of_nothing(tmp_path / "a.trace", TraceHeader("client", "a", "one", 1))
+    if is_damaged:
+        before = read_of_nothing(tmp_path / "b.trace", TraceHeader("client", "b", "one", 1))
+        content = bytearray((tmp_path / "b.trace").read_bytes())
+        content[before] = 0xFF
+        (tmp_path / "b.trace").write_bytes(content)
+    follower = Follower(tmp_path, Pace(settle_s=1.0))
+    told = follower.look(0) + follower.look(2 * SECOND)
+    follower.close()
+    assert [found.kind for _, found in told] == ([] if is_damaged else ["unexplained-value"])
+
+
+def test_a_clock_stays_where_it_was_whatever_file_comes_later(tmp_path: Path) -> None:
+    """Recorders of one clock state its zero differently, and the first file's clock stays the history's."""
+    traces = FollowedTraces(str(tmp_path), SECOND)
+    begun = []
+    for name, clock, zero_s in (("m", "one", 10), ("n", "two", 13), ("a", "two", 11), ("b", "three", 10)):
+        read_of_nothing(tmp_path / f"{name}.trace", TraceHeader("client", name, clock, zero_s * SECOND))
+        begun += [row["invoke_ns"] // SECOND for row in traces.read(0)]
+    assert begun == [1, 2, 4, 5, 4, 5, 1, 2]
+
+
+def test_a_file_that_lost_what_was_read_of_it_is_an_error(tmp_path: Path) -> None:
+    before = read_of_nothing(tmp_path / "a.trace", TraceHeader("client", "a", "one", 1))
+    traces = FollowedTraces(str(tmp_path), SECOND)
+    assert len(list(traces.read(0))) == 2
+    (tmp_path / "a.trace").write_bytes((tmp_path / "a.trace").read_bytes()[:before])
+    with pytest.raises(OSError, match=rf"a\.trace has shrunk to {before} bytes"):
+        list(traces.read(SECOND))

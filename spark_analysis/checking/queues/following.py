@@ -26,8 +26,10 @@ from spark_analysis.checking.queues.knowledge import (
 from spark_analysis.checking.queues.reference import Swept, attempts_of, judge_swept, without_gaps
 from spark_analysis.checking.queues.settled_words import SettledWords
 from spark_analysis.checking.queues.unknown_appends import Finding
-from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
+from spark_analysis.checking.verdict import LINEARIZABLE, MISSING_MAY_EXPLAIN, UNDECIDED, VIOLATED
 
+JUDGED: Final = ("append", "read", "poll", "tail", "head")
+"""The functions of operations that say something about queues."""
 _KNOWN: Final = 1
 _ACKNOWLEDGED: Final = 2
 _BY_APPEND: Final = 4  # what ended first, of all that needs the offset, was an append
@@ -57,6 +59,8 @@ class FollowedLog:
         self.late = 0
         """The number of operations that came after the moment up to which everything was said to be known; findings
         that one more operation may explain are not told any more."""
+        self.is_damaged = False
+        """To be set where some of what is still to come cannot be read; such findings are undecided then."""
 
     def take(self, key: str, one: Operation, *, is_given_up: bool = False) -> None:
         """Take an operation that has completed, or one of unknown outcome. ``is_given_up``: its completion may still
@@ -93,7 +97,9 @@ class FollowedLog:
             self._has_news |= queue.has_open_questions_anew()
         # To explain goes through all that is open, of all queues: only when something has changed.
         if self._has_news and not self.late:
-            found += self._explained()
+            explained = list(self._explained())
+            found += () if self.is_damaged else explained
+            self._unsure |= self.is_damaged and bool(explained)
         self._has_news = False
         new = [(key, one) for key, one in found if (key, one.kind, one.position) not in self._told]
         self._told.update((key, one.kind, one.position) for key, one in new)
@@ -101,10 +107,22 @@ class FollowedLog:
 
     def finish(self) -> str:
         """The verdict when nothing is to come any more."""
+        self.last()
+        return VIOLATED if self._told else UNDECIDED if self._unsure else LINEARIZABLE
+
+    def last(self) -> list[tuple[str, Finding]]:
+        """As :meth:`settle`, when nothing is to come any more. What may have been explained by what came late is told
+        again if it was not."""
+        if self.late:
+            self._told = {one for one in self._told if one[1] not in MISSING_MAY_EXPLAIN}
         self.late = 0
         self._has_news = True
-        self.settle(inf)
-        return VIOLATED if self._told else UNDECIDED if self._unsure else LINEARIZABLE
+        return self.settle(inf)
+
+    @property
+    def is_unsure(self) -> bool:
+        """True if what appends of unknown outcome have done was not decided when it was last asked."""
+        return self._unsure
 
     @property
     def held(self) -> int:
