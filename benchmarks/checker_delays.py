@@ -3,6 +3,7 @@
     python -m benchmarks.checker_delays short SCRATCH
     python -m benchmarks.checker_delays objects
     python -m benchmarks.checker_delays alarm SCRATCH
+    python -m benchmarks.checker_delays stream SCRATCH
 
 ``short``: traces of 10^3 to 10^5 operations, good and with four violations (``benchmarks/checker_histories.py``),
 judged by the command's process, and by Spark (``--spark``) beside it. CPU seconds are those of whole processes.
@@ -15,6 +16,9 @@ stack that is filled with 50,000 values and emptied; cas-registers whose values 
 hold, as those of ``trivet chaos`` do; together they record so many operations a second. After some seconds one answer
 is wrong, of each kind in turn; the alarm's seconds are those from that answer until standard error says so, what the
 recorder held it back included. CPU is that of the follower, from its start to its verdict.
+
+``stream``: the same alarms by a query of Spark's with ``StreamJudge``, that runs before they are due; and before that,
+how many operations a second the query, and the follower alone, judge of a recording that is there.
 """
 
 from __future__ import annotations
@@ -30,21 +34,28 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from benchmarks.checker_scaling import History, prepared
 from benchmarks.measured_process import Bounds, end_in_order, measure
 from broker.trace import TraceHeader, TraceWriter
 from spark_analysis.checking.models import MODELS
 from spark_analysis.checking.search import SearchResult, search
+from spark_analysis.follow import Follower, Pace
 from spark_analysis.importing.calls import Call
+from spark_analysis.session import start_session
+from spark_analysis.streaming import StreamJudge
 from tests.spark_analysis.checking.test_frontier import history as register_history
 from tests.spark_analysis.checking.test_unambiguous import CONTAINERS, long_history
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 SIZES: Final = (1_000, 10_000, 100_000)
 BOUNDS: Final = Bounds(600.0, 8_000_000_000)
@@ -283,6 +294,81 @@ def alarm(scratch: Path, times: int, rate: float) -> None:
         print(json.dumps([asdict(one) for one in alarms]), file=sys.stderr, flush=True)
 
 
+def stream(scratch: Path, operations: int, times: int, rate: float) -> None:
+    scratch.mkdir(parents=True, exist_ok=True)
+    session = start_session(small=True)
+
+    def query(directory: Path, judge: StreamJudge, **trigger: Any) -> StreamingQuery:
+        traces = session.readStream.format("trivet_trace").load(str(directory))
+        return traces.writeStream.trigger(**trigger).foreachBatch(judge).start()
+
+    with tempfile.TemporaryDirectory(prefix="streamed-", dir=scratch) as name:
+        for count in (1_000, operations):  # a first query takes seconds for itself
+            directory = Path(name, str(count))
+            directory.mkdir()
+            recording = Recording(directory, random.Random(1))
+            for _ in range(count):
+                recording.right()
+            recording.close()
+            begin = time.monotonic()
+            judge = StreamJudge()
+            query(directory, judge, availableNow=True).awaitTermination()
+            streamed_s = time.monotonic() - begin
+            assert judge.finish(is_over=True).is_linearizable
+        begin = time.monotonic()
+        with closing(Follower(directory, Pace())) as follower:
+            found = follower.look(0)
+            while follower.is_behind:
+                found += follower.look(0)
+        followed_s = time.monotonic() - begin
+        assert not found
+        told: dict[str, Any] = {"operations": operations}
+        told |= {"streamed_a_second": round(operations / streamed_s)}
+        told |= {"followed_a_second": round(operations / followed_s), "load": round(os.getloadavg()[0], 2)}
+        print(json.dumps(told), flush=True)
+        for number, (kind, do) in enumerate((kind, do) for kind, do in KINDS.items() for _ in range(times)):
+            directory = Path(name, f"alarm-{number}")
+            directory.mkdir()
+            _stream_alarm(
+                Recording(directory, random.Random(number)), kind, do, partial(query, directory), rate
+            )
+
+
+def _stream_alarm(
+    recording: Recording,
+    kind: str,
+    do: Callable[[Recording], None],
+    query: Callable[..., StreamingQuery],
+    rate: float,
+) -> None:
+    told: list[tuple[float, str]] = []
+    judge = StreamJudge(lambda one: told.append((time.monotonic(), one.kind)))
+    running = query(judge, processingTime="0 seconds")
+    begin, done, wrong_at, read_to_ns = time.monotonic(), 0, None, None
+    while not told and time.monotonic() - begin < LIMIT_S:
+        read_to_ns = read_to_ns or judge.read_to_ns
+        if wrong_at is None and read_to_ns is not None and judge.read_to_ns > read_to_ns:  # type: ignore[operator]
+            do(recording)
+            wrong_at = time.monotonic()
+        while done < rate * (time.monotonic() - begin):
+            recording.right()
+            done += 1
+        recording.flush()
+        time.sleep(0.002)
+    running.stop()
+    recording.close()
+    assert told
+    assert wrong_at is not None
+    ((at, found), *_) = told
+    line = {
+        "kind": kind,
+        "told": found,
+        "alarm_s": round(at - wrong_at, 2),
+        "load": round(os.getloadavg()[0], 2),
+    }
+    print(json.dumps(line), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -294,7 +380,11 @@ def main() -> None:
     alarmer = commands.add_parser("alarm")
     alarmer.add_argument("--times", type=int, default=10, help="wrong answers of each kind")
     alarmer.add_argument("--rate", type=float, default=500.0, help="operations a second")
-    for command in (shorter, alarmer):
+    streamer = commands.add_parser("stream")
+    streamer.add_argument("--operations", type=int, default=200_000, help="in the recording that is there")
+    streamer.add_argument("--times", type=int, default=3, help="wrong answers of each kind")
+    streamer.add_argument("--rate", type=float, default=200.0, help="operations a second")
+    for command in (shorter, alarmer, streamer):
         command.add_argument("scratch", type=Path)
     chosen = parser.parse_args()
     end_in_order()
@@ -302,6 +392,8 @@ def main() -> None:
         short(chosen.scratch, [int(float(size)) for size in chosen.sizes.split(",")])
     elif chosen.command == "objects":
         objects()
+    elif chosen.command == "stream":
+        stream(chosen.scratch, chosen.operations, chosen.times, chosen.rate)
     else:
         alarm(chosen.scratch, chosen.times, chosen.rate)
 

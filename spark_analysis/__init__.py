@@ -6,6 +6,6 @@ The rooms, in the order in which a history goes through them; each imports only 
 - `checking`: operations and events become a verdict, with the operations that prove it.
 - `telling`: a verdict becomes sentences, figures, a page.
 
-`main.py` is ``trivet analyze``, which goes this way once for each history. `session.py` starts Spark; `source.py` gives
-Spark the trace format under a name.
+`main.py` is ``trivet analyze``, which goes this way once for each history; `follow.py` judges one that grows, and
+`streaming.py` one that Spark streams. `session.py` starts Spark; `source.py` gives Spark the trace format under a name.
 """

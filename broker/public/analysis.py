@@ -2,5 +2,6 @@
 (docs/analysis.md)."""
 
 from spark_analysis.api import HistoryError, Judgement, Operation, check
+from spark_analysis.streaming import StreamJudge
 
-__all__ = ["HistoryError", "Judgement", "Operation", "check"]
+__all__ = ["HistoryError", "Judgement", "Operation", "StreamJudge", "check"]

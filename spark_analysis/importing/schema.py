@@ -53,7 +53,7 @@ EVENT_COLUMNS: Final = (
 )
 
 _COMMON: Final = (
-    ("record", "STRING", "operation, invocation, completion, event, damage"),
+    ("record", "STRING", "operation, invocation, completion, event, damage; of a stream also read_to"),
     ("file", "STRING", "the trace's path"),
     ("position", "BIGINT", "byte offset of the record in the file; orders the events of one node"),
 )

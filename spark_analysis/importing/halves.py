@@ -1,0 +1,97 @@
+"""Operations whose invocation and completion come in rows of their own, joined as these come; for whole histories
+:func:`spark_analysis.importing.history.join_halves` does the same."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from spark_analysis.importing.trace_rows import FILE_SHIFT
+
+Row = Mapping[str, Any]
+
+
+class Halves:
+    """The invocations that are waiting for their completions. The rows of each file come in the order of their
+    ``position``."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Row] = {}
+        self._given_up: set[int] = set()
+        self._damaged_at: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def take(self, row: Row) -> Iterator[dict[str, Any]]:
+        """Take an invocation, a completion or damage; yields the operation that is known by it, and damage: this one,
+        or what cannot be true."""
+        if row["record"] == "damage":
+            self._damaged_at[row["file"]] = row["position"]
+            yield dict(row)
+            return
+        begun = self._open.pop(row["op"], None)
+        if row["record"] == "invocation":
+            self._open[row["op"]] = row
+        if begun is None:
+            return  # a completion alone says nothing: its invocation could not be read
+        reason = self._complaint(begun, row)
+        # What was given up is known as an operation of unknown outcome.
+        if not self._was_given_up(begun) or reason is None:
+            yield _joined(begun, row if reason is None else None)
+        if reason is not None:
+            yield {"record": "damage", "file": row["file"], "position": row["position"], "detail": reason}
+
+    def give_up(self, before_ns: float) -> list[dict[str, Any]]:
+        """The operations that have been open since before then, as such of unknown outcome, each once. Should one
+        complete after all, it follows with the same ``op``."""
+        waited = [row for row in self._waiting() if row["invoke_ns"] < before_ns]
+        self._given_up.update(map(_identity, waited))
+        return [_joined(row, None) for row in waited]
+
+    def oldest_open_ns(self) -> int | None:
+        """The invocation of the first operation that is open and not given up."""
+        return min((row["invoke_ns"] for row in self._waiting()), default=None)
+
+    def _waiting(self) -> Iterator[Row]:
+        return (row for row in self._open.values() if _identity(row) not in self._given_up)
+
+    def _was_given_up(self, begun: Row) -> bool:
+        """Asked once, when it is not open any more."""
+        is_given_up = _identity(begun) in self._given_up
+        self._given_up.discard(_identity(begun))
+        return is_given_up
+
+    def _complaint(self, begun: Row, ended: Row) -> str | None:
+        """Say why a row cannot be the completion of the invocation before it with its number."""
+        number = int(begun["op"]) & (1 << FILE_SHIFT) - 1
+        if ended["record"] == "invocation":
+            return f"operation {number} is invoked again; what was open under this number was never answered"
+        if ended["complete_ns"] is not None and ended["complete_ns"] < begun["invoke_ns"]:
+            return f"operation {number} completes before its invocation"
+        if ended["outcome"] == "ok" and (ended["key"] or begun["key"]).endswith("/"):
+            return f"operation {number} completes without saying in which queue of {begun['key']}"
+        if self._damaged_at.get(begun["file"], -1) > begun["position"]:
+            return f"operation {number} completes, or another one with its number that could not be read"
+        return None
+
+
+def _identity(begun: Row) -> int:
+    return int(begun["op"]) >> FILE_SHIFT << FILE_SHIFT | int(begun["position"])
+
+
+_TOLD: Final = (
+    *("outcome", "complete_ns", "offset", "first_offset", "offsets", "values", "next_offset", "end_offset"),
+    "reason",
+)
+
+
+def _joined(begun: Row, ended: Row | None) -> dict[str, Any]:
+    operation = {**begun, "record": "operation", "op": _identity(begun), "outcome": "info"}
+    if ended is None:
+        return operation
+    operation |= {name: ended[name] for name in _TOLD} | {"key": ended["key"] or begun["key"]}
+    # A read asks at an offset and is told values, an append brings values and is told the offset of the first one.
+    if begun["function"] == "append":
+        operation |= {"first_offset": ended["offset"], "offset": None, "values": begun["values"]}
+    elif begun["function"] == "read" or ended["offset"] is None:
+        operation["offset"] = begun["offset"]
+    return operation
