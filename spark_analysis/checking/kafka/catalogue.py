@@ -82,6 +82,7 @@ def _between_polls(polls: DataFrame, operations: DataFrame) -> DataFrame:
         polls.select("client", "key")
         .distinct()
         .join(changes.select("op", "client", "function", "invoke_ns", "values"), "client")
+        # A seek of this queue, or an assignment without it: the next poll may begin anywhere.
         .where("array_contains(coalesce(values, array()), key) = (function = 'seek')")
         .select("op", "client", "key", "invoke_ns")
         .withColumns(dict.fromkeys(("complete_ns", "first_offset", "last_offset"), nothing()))

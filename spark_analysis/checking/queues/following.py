@@ -267,6 +267,7 @@ class _Queue:
         """Something is said about a settled offset. ``begin`` is the bound before which the offset was empty: always
         too late, as something that needs the offset had ended before every operation that was still to come."""
         word = self._words.read(self._number, position)
+        # Of an offset that is known and acknowledged nothing is asked any more: it has no place to be looked for.
         is_settled_for_good = word & _KNOWN and word & _ACKNOWLEDGED
         place = None if is_settled_for_good else self._place_of(position)
         by_append = (place.latest & 3 == _APPEND) if place is not None else bool(word & _BY_APPEND)

@@ -138,4 +138,5 @@ def _witness(order: Sequence[Stay], empties: Sequence[Empty], moments: Sequence[
 
 
 def _side(one: Stay, moment: Moment, empty: set[Moment]) -> int:
+    # A value that can be put in then comes behind the empty moment whole; another one must be out by then.
     return 2 if moment in empty and one.put_until >= moment else 0

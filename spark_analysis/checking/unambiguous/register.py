@@ -109,6 +109,8 @@ def _wrong_within(block: _Block) -> SearchResult | None:
     latest: Call | None = None
     value_latest: Call | None = None
     for one in block.calls:
+        # Reads of one value have no order among themselves: each is held to what was before the value, and the next
+        # comparison to all of them.
         changes = one.function not in ("read", "get")
         if (
             changes

@@ -169,6 +169,7 @@ class _Nesting:
             if self.is_left.find(1, first, last) >= 0:
                 ranges.append((first, last, begin, end))
             first = last
+        # So a value comes into new heaps only with a part that is at most half as large as the one before: log n times.
         largest = max(ranges, key=lambda one: one[1] - one[0], default=None)
         pieces = []
         for one in ranges:
