@@ -70,6 +70,7 @@ class RemoveMember:
         """Returns the configuration without the node. Raises UnknownMember, LastVoter."""
         if self.node not in configuration.members:
             raise UnknownMember(self.node, "a member")
+        # Nobody would be left whose disk could commit the removal.
         if configuration.voters == (self.node,):
             raise LastVoter(self.node)
         return Configuration(
@@ -118,6 +119,7 @@ class ConfigurationHistory:
     def truncate(self, last_index: int) -> bool:
         """Forgets configurations after `last_index`; returns True when the current one changed by it."""
         before = self.current_index
+        # The first one is in force where the log begins, so that it never goes with the log's end.
         while len(self._entries) > 1 and self._entries[-1][0] > last_index:
             self._entries.pop()
         assert self._entries[-1][0] <= last_index, "the configuration at the log's head was truncated"
@@ -126,6 +128,7 @@ class ConfigurationHistory:
 
     def drop_before(self, first_index: int) -> None:
         """Forgets all configurations before the one that is in force where the log begins, at `first_index`."""
+        # One goes only when the next lies before the log, too: the last of these is in force at the log's beginning.
         while len(self._entries) > 1 and self._entries[1][0] < first_index:
             self._entries.pop(0)
 
@@ -147,6 +150,7 @@ class ConfigurationHistory:
     def since(self, index: int) -> list[tuple[int, Configuration]]:
         """The (index, configuration) in force at `index`, or the oldest that is known, and all later ones."""
         later = sum(entry[0] > index for entry in self._entries)
+        # One more than the later ones. If none is as old as `index` the slice begins before the list, and is all of it.
         return self._entries[-later - 1 :]
 
     def between(self, first_index: int, last_index: int) -> tuple[tuple[int, Configuration], ...]:

@@ -458,6 +458,7 @@ class Raft:
     def _step_down_if_removed(self, now: int) -> None:
         """Ends the leadership once our own removal is committed; until then it goes on (dissertation 4.2.2)."""
         state = self._state
+        # Asked after each commit and flush of a leader: `votes_itself` ends it nearly always, and costs no search.
         if (
             self._leader is not None
             and not self._leader.votes_itself

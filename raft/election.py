@@ -292,6 +292,7 @@ class Election:
             return Cause(Reason.ONLY_VOTER)
         if state.leader is None:
             return Cause(Reason.NO_LEADER)
+        # Where the connection was lost the contact is forgotten at once, the leader not yet (`lost_peer`).
         if contact is None:
             return Cause(Reason.CONNECTION_LOST, state.leader)
         return Cause(Reason.NO_HEARTBEAT, state.leader, now - contact)

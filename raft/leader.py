@@ -87,6 +87,7 @@ class Leader:
         configuration = state.configurations.current
         for node in configuration.members:
             if node != state.node_id and node not in self.peers:
+                # Figure 2: the first guess is that it holds all that this log has; a refusal corrects it.
                 peer = self.peers[node] = Progress(node, state.log.last_index + 1, now)
                 peer.connected = node not in state.unreachable
                 # It may have been a member before, in this term, and come back with less (recovery.py).
@@ -98,6 +99,7 @@ class Leader:
             elif peer.leaving_index is None:
                 peer.leaving_index = state.configurations.current_index
         self._leaving = [node for node, peer in self.peers.items() if peer.leaving_index is not None]
+        # A learner's log counts for no commit, and its answers for no read (dissertation 4.2.1).
         self._voting_peers = [self.peers[node] for node in configuration.voters if node != state.node_id]
         self.votes_itself = state.node_id in configuration.voters
 
@@ -216,6 +218,7 @@ class Leader:
     def _is_caught_up(self, peer: Progress, now: int) -> bool:
         """True when the peer is near enough to our log's end to be promoted or to take over (dissertation 4.2.1)."""
         config = self._state.config
+        # In a young log no place is far behind: whoever is not known to have anything is not caught up all the same.
         return (
             peer.state is PeerState.REPLICATE
             and peer.match_index >= 0
@@ -549,6 +552,7 @@ class Leader:
             return
         rounds = [peer.acknowledged_round for peer in self._voting_peers]
         if self.votes_itself:
+            # Its own answer is there as soon as the round begins.
             rounds.append(self._round)
         if agreed(rounds) >= open_round:
             self._state.effects += self._reads.confirm()
@@ -575,6 +579,7 @@ class Leader:
         self.succession.end_overdue(now)
         if now < self._heartbeat_due or not self.peers:
             return None
+        # From now, not from when it was due: a leader that is late does not send the missed ones one after another.
         self._heartbeat_due = now + self._state.config.heartbeat_interval_ns
         self._round_due = True
         self._tell_of_slow_peers(now)
@@ -582,6 +587,7 @@ class Leader:
         if self.votes_itself:
             contacts.append(now)
         silence = now - agreed(contacts)
+        # First: a leader without a majority has nothing to hand over.
         if silence > self._state.config.election_timeout_max_ns:
             return silence
         if now >= self._preferred_check_due:
@@ -638,6 +644,7 @@ class Leader:
             if peer.connected and peer.state is PeerState.REPLICATE:
                 self._send_empty(peer, peer.next_index - 1, 0)
         if self._voting_peers:
+            # It has all that is committed, as the removal was, without this disk: it can win (5.4.1).
             best = max(self._voting_peers, key=lambda peer: peer.match_index)
             self._state.send(TimeoutNow(self._state.node_id, best.node, self._state.term))
 

@@ -244,6 +244,7 @@ class NodeState:
         before = self.commit_index
         self.commit_index = index
         self.effects.append(Committed(index))
+        # Hardly any commit has one among its entries.
         if self.configurations.current_index > before:
             for entry_index, configuration in self.configurations.between(before + 1, index):
                 self.effects.append(ConfigurationChanged(entry_index, configuration, committed=True))

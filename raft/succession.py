@@ -52,6 +52,7 @@ class Succession:
             raise UnknownMember(target, "another voter")
         if self.transfer is not None:
             raise LeadershipTransferring(self.transfer.target)
+        # Dissertation 3.10: whoever has not taken over within an election timeout is not waited for.
         self.transfer = Transfer(target, now + state.config.election_timeout_min_ns, reason)
         self.ask_target(self.transfer)
 
@@ -71,6 +72,7 @@ class Succession:
 
     def end_overdue(self, now: int) -> None:
         """Gives up a transfer that took too long."""
+        # If the target stands all the same, later, that costs one election more and does no harm (dissertation 3.10).
         if self.transfer is not None and now >= self.transfer.deadline:
             self.transfer = None
 

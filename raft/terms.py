@@ -65,8 +65,10 @@ class LogTerms:
             f"index {index} outside of {self.first_index - 1}..{self.last_index}"
         )
         starts = self._run_starts
+        # Also the only place of an empty log, which has no run.
         if index < self.first_index:
             return self.base_term
+        # Nearly always: what is asked for is of the newest run.
         if index >= starts[-1]:
             return self.last_term
         return self._run_terms[bisect_right(starts, index) - 1]
@@ -107,6 +109,7 @@ class LogTerms:
         """Forgets the entries before `first_index`, which retention removed; the log may become empty by that."""
         if first_index <= self.first_index:
             return
+        # Read from the runs before they go.
         self.base_term = self.term_at(first_index - 1)
         self.first_index = first_index
         if first_index > self.last_index:
@@ -114,6 +117,7 @@ class LogTerms:
             return
         run = bisect_right(self._run_starts, first_index) - 1
         del self._run_starts[:run], self._run_terms[:run]
+        # The run that this entry is of may have begun before it.
         self._run_starts[0] = first_index
 
     def spans(self, first_index: int, last_index: int) -> tuple[tuple[int, int], ...]:
@@ -162,6 +166,7 @@ class LogTerms:
         run = bisect_right(self._run_terms, term)  # the first run with a greater term
         if run < len(self._run_starts):
             index = min(index, self._run_starts[run] - 1)
+        # The place before the log has a term, too, and no run.
         if index < self.first_index and self.base_term > term:
             return self.first_index - 2
         return index

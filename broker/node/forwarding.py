@@ -377,6 +377,7 @@ class Forwarding:
                 )
                 connection.abort()
             return
+        # The bytes that came: they were read only to see whose they are.
         connection.send(body)
 
     def hear_not_done(self, source: str, frame: NotDone) -> None:
@@ -540,6 +541,7 @@ class Forwarding:
             return False
         if before is State.DOUBTED:
             del self._doubted[request]
+            # With the last doubt nobody is left who could give back what came before those that wait.
             self._doubts_first &= bool(self._doubted)
         return state is not State.FORWARDED
 
@@ -686,6 +688,7 @@ class Forwarding:
         connection, command = request.connection, request.as_of(self._time.now_ns)
         if self._view.serving:
             assert self._resumed is None, f"request {self._resumed[1]} goes on, and {request.number} in it"
+            # If its handler forwards it again it keeps its number, and with that its place among its client's requests.
             self._resumed = command, request.number
             try:
                 self._resume(connection, command)

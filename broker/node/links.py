@@ -107,6 +107,7 @@ class _DialledLink:
 
     def opened(self) -> None:
         links, peers = self._links, self._links.peers
+        # Another nonce for each connection: a proof that was recorded on an earlier one is worth nothing.
         hello = peers.hello(links.node.identity, self._peer, links.nonce(NONCE_BYTES))
         self._handshake = Dialling(hello, links.secret, peers.release, peers.group_format)
         self._pending = b""
@@ -351,6 +352,7 @@ class PeerLinks:
     def follow_membership(self) -> None:
         """Begins links with new peers and ends those with others, if the members have changed."""
         peers = self.peers.wanted
+        # It is another object whenever the members are others (`LinkedPeers.wanted`), and this is asked in each turn.
         if peers is self._followed:
             return
         self._followed = peers

@@ -80,6 +80,7 @@ class LongAnswers:
             connection, command = self._waiting.popleft()
             self._budget.give_back(connection, command)
             if self._requests.is_connected(connection):
+                # Made anew, from the state of today: nothing of it was kept while it waited.
                 self._requests.handle_admitted(connection, command)
         if self._waiting and not self._is_writing:
             self._next.due_ns = self._time.now_ns

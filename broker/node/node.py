@@ -280,6 +280,7 @@ class Node:
             if asking is not None and connection in self._forwarding:
                 self._forwarding.pass_response_on(asking, connection, command)
             return
+        # Judged once, as it came: what goes on later may lack what its signature covers (`handle_admitted`).
         if self.access is not None and not self._is_allowed(self.access, connection, command):
             return
         # Mostly nothing waits, and what is empty is not asked.
@@ -387,6 +388,7 @@ class Node:
                     steps = self.long_requests.counted(connection, command, steps)
                 if next(steps, _OVER) is not _OVER:
                     self.long_requests.go_on_later(connection, command, steps)
+        # Before `OverloadedError`, of which it is one: the batch ends soon, and nobody need ask again for that.
         except BatchUnderWayError:
             self.long_requests.wait_behind_batch(connection, command)
         except RequestError as error:
@@ -396,6 +398,7 @@ class Node:
         except NotServingError:
             # Nothing of it was done (errors.py): the next leader may do it.
             self._forwarding.forward(connection, command)
+        # A full disk is a `DiskError`, too, and one that a node goes on with: it stands before those.
         except (OverloadedError, DiskFullError) as error:
             refuse(connection, command, error)
         except DamagedLogError as error:

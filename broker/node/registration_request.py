@@ -39,6 +39,9 @@ def registration(node: Node, settings: Settings, address: str) -> RemotingComman
     if not settings.broker.auto_create_topics:
         # The route of the topic that others are made after tells clients that a send makes one: here it does not.
         topics.pop(DEFAULT_TOPIC, None)
+    # A name server takes topics in only with another version, which what is permitted here is no part of. Of two
+    # masters it keeps the one with the greater state version (RouteInfoManager.registerBroker): who was deposed does
+    # not displace the new leader.
     version = msgspec.structs.replace(
         metadata.topics_version,
         counter=metadata.topics_version.counter + node.permission_changes,

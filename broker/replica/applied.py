@@ -170,6 +170,7 @@ class AppliedState:
         result = self.metadata.apply(command) if is_new else None
         if gone := self.metadata.gone:
             self.metadata.gone = []
+            # Behind the command, in steps: to free a large table takes long.
             self.writing.begin(let_go(gone, self._rows_at_once), lambda *_: None)
         # Also for those that the snapshot reflects: dispatch began before them, and made the topic's queues again.
         for topic in deleted_topics(command):
@@ -183,6 +184,7 @@ class AppliedState:
         """Puts a leader's `state`, which reflects the entries up to `state_index`, in the place of this one: the log
         begins anew at `first_index`."""
         self.metadata = state.metadata
+        # What is being written is the state of a log that is gone.
         self._give_up_saving()
         self._store.raise_head(self.metadata.head_position)
         self._upkeep.note_format(self.metadata.format, now_ns)

@@ -63,6 +63,7 @@ class Digests:
         def summed(digest: int, _took_ns: int) -> None:
             self.newest |= dict.fromkeys(steps, (index, digest))
 
+        # Of a view: later turns go on with the sum, and commands change the state meanwhile.
         self._writing.begin(_summed(metadata.view(), self._rows_at_once), summed)
 
     def _is_due(self, step: int, items: int, now_ns: int) -> bool:

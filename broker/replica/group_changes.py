@@ -111,6 +111,7 @@ class GroupChanges:
         if not self._leadership.serving or self._raft.transferee is not None:
             return None
         with_room = [peer for peer in self._heirs() if not peer.lacks_room and peer.silence_ns <= HEARD_NS]
+        # This node votes for its heir, too, if it has room to note that.
         votes = len(with_room) + self._disk_space.is_there(self._time.now_ns)
         if 2 * votes <= len(self.configuration.voters):
             return None
@@ -126,6 +127,7 @@ class GroupChanges:
     def _hand_over(self, heirs: list[PeerStatus], reason: Reason) -> str | None:
         if not heirs:
             return None
+        # Nothing can be proposed until the heir holds the whole log: so the one that lacks least.
         target = max(heirs, key=lambda peer: peer.match_index).node
         try:
             self._raft.transfer_leadership(target, self._time.now_ns, reason)

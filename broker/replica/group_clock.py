@@ -224,6 +224,7 @@ class GroupClock:
         if not is_agreed:
             # Kept as a distance, which holds while clocks go on: it may be asked for much later (`lead`).
             self._told[node] = time_ms * MS - now_ns
+        # Of words that may all be late the one that is furthest ahead is nearest to the group's time.
         elif not self.is_agreed or (
             self._is_hearsay and time_ms * MS > self._time_ns + now_ns - self._now_ns
         ):

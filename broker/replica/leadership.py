@@ -298,6 +298,7 @@ class Leadership:
             raise BatchUnderWayError("a long batch is being stored, and may be for the topic that goes")
         waiter = CallbackWaiter(done, lost)
         index = self.append_internal(COMMAND, encode_command(command))
+        # Behind the write, which may fail: then the topic has its queues still.
         for topic in gone:
             # Wherever it is applied, the queues are gone then: what comes behind it in the log begins them anew.
             self.uncommitted.forget_queues(topic)

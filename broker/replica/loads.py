@@ -29,6 +29,7 @@ class Loads:
             ready()
             return
         self._waiting += 1
+        # Who wants the same window waits for the same job, also for one that is out.
         self.wanted.setdefault(job.window, (job, []))[1].append(ready)
 
     def job(self) -> LoadJob | None:

@@ -179,6 +179,7 @@ class Repairs:
 
     def _unknown(self, first_index: int, last_index: int) -> list[tuple[int, int]]:
         """Returns the parts of a run of entries that are not known to be damaged, each as first and last entry."""
+        # Places share no entry, so that in order each begins behind the one before.
         parts = []
         for place in sorted(self._places.values(), key=lambda place: place.first_index):
             if self._is_there(place) and place.last_index >= first_index:
@@ -333,6 +334,7 @@ class Repairs:
                 damaged = index_of(log, error.position)
                 # What lies before damage of this node's own is lent all the same.
                 last = first - 1 if damaged is None else damaged - 1
+            # Retention may have taken the entries while their bytes were loaded.
             except (DamagedLogError, OutOfRangeError):
                 break
             else:
@@ -342,5 +344,6 @@ class Repairs:
 
     def _answer(self, source: str, frame: EntriesLent) -> None:
         link = self._links.get(source)
+        # Between question and answer a load may lie, and the peer may have come back as an earlier release.
         if link is not None and self._versions.get(source, 0) >= ENTRIES_LENT_SINCE:
             link.send(*encode_frame(frame))

@@ -147,6 +147,7 @@ class Scrubbing:
                 self._is_past_entries = True
                 self._queues.ended()
                 self._index.passed(entries.first_position, is_whole=not self._has_met_damage)
+            # The snapshot comes last: with it the pass ends (`done`).
             self._job = self._index.job() or self._store.snapshot.scrub()
         else:
             self._job = self._slice(*self._next, SLICE_BYTES)
@@ -168,6 +169,7 @@ class Scrubbing:
         """Takes what a job has read: damage is put right or handed on, and the time of the next job is set."""
         assert job is self._job, "the job that is out comes back, once"
         self._job = None
+        # A hurried pass was asked for while the worker read, or the log was cut: what was read is of no use.
         if self._next is None or self._epoch != self._store.log.epoch:
             self.due_ns = now_ns  # to begin anew
             return

@@ -63,6 +63,7 @@ class ReplicaTrace:
     def role(self, now_ns: int, change: RoleChanged) -> None:
         """Records a change of role, term or leader."""
         if self._writer is not None:
+            # First what joined the log: the line of the role says where it ends.
             self.appended(now_ns)
             # As the trace format spells it.
             role = "precandidate" if change.role.value == "pre-candidate" else change.role.value
@@ -74,6 +75,7 @@ class ReplicaTrace:
         """Records the commit index if it rose; to be called before anybody is told."""
         if self._writer is not None and index > self._committed_index:
             self._committed_index = index
+            # An entry is told of before its commit.
             self.appended(now_ns)
             self._writer.commit(now_ns, index, term)
 

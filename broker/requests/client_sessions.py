@@ -181,6 +181,7 @@ class ClientSession:
             commands = decoder.feed(data)
         except BrokenStreamError as error:
             commands = error.commands
+            # The first reason counts: requests before it may still wait, and whatever follows it is no frame either.
             if self._ends_with is None:
                 self._ends_with = _NoFrame(error.reason, str(error), error.request)
         if self._unhandled:
@@ -420,6 +421,8 @@ class ClientSessions:
         now_ns = self.sweep_due_ns = self.time.now_ns
         self.events.sweep(now_ns)
         left = SENT_AWAY_AT_ONCE
+        # `must_go` only asks for the end: nobody leaves the tables of `_overdue` before this turn's output is handed
+        # out.
         for connection, reason, detail in self._overdue(now_ns):
             # `sweep_due_ns` is now: the next turn goes on.
             if not left:

@@ -231,6 +231,7 @@ class BrokerServer:
             # Last, as it dials: what is dialled runs in the tasks that are there by now.
             self._running.start()
             await self._stopping.asked.wait()
+            # The stop has turns of its own: the tasks end only behind it.
             stopped = trio.Event()
             self._running.stop(stopped.set)
             await stopped.wait()

@@ -110,6 +110,7 @@ class HttpServer:
             raise _LimitError("operators' port: no request") from error
         if request is not None:
             page = await self._page(request)
+            # Whatever the status, an answer to HEAD has no body (RFC 9110, 9.3.2).
             await _answer(stream, connection, page, without_body=request.method == b"HEAD")
 
     async def _page(self, request: h11.Request) -> Page:
@@ -119,6 +120,7 @@ class HttpServer:
             return _NOT_FOUND
         if request.method != b"GET":
             return _NOT_ALLOWED
+        # As many as there are: the head that they stand in is bounded (`HEAD_BYTES_MAX`).
         return await maker(parse_qs(query, keep_blank_values=True, max_num_fields=None))
 
 
@@ -147,6 +149,7 @@ async def _request(stream: trio.SocketStream, connection: h11.Connection) -> h11
             # The other end has closed, and asked for nothing.
             if event is not h11.NEED_DATA:
                 return None
+            # No bytes tell h11 that the other end has closed.
             connection.receive_data(await stream.receive_some(_RECEIVE_BYTES))
     raise _LimitError("operators' port: no request in time")
 

@@ -85,6 +85,7 @@ class MetricsPage:
                 yield b""
                 continue
             metric, samples = told
+            # A metric without samples has its head all the same.
             for first in range(0, max(len(samples), 1), SAMPLES_AT_ONCE):
                 text = generate_latest(
                     _Families([self._family((metric, samples[first : first + SAMPLES_AT_ONCE]))])

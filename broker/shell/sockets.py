@@ -278,6 +278,7 @@ class SocketConnection:
                 self._refused = str(error.args[-1]), kind
                 self.close()
                 return None
+            # OpenSSL may have an answer of its own, to a key update say, whether there were bytes for us or not.
             own = tls.pending()
             if own:
                 try:
@@ -286,6 +287,7 @@ class SocketConnection:
                     self.close()
                     return None
             lacks = received(plain) if plain else None
+            # Requests that came before the end are answered first; `_look_whether_to_read` closes behind them.
             if tls.ended and not self.connection.has_unhandled:
                 self.close()
             return lacks
@@ -315,6 +317,7 @@ class SocketConnection:
         except OSError:
             self.close()
             return
+        # What was answered before the end was asked for still goes out: `write` closes behind it.
         if self.connection.close_requested and not self._unsent:
             self.close()
         elif self._paused:
@@ -340,6 +343,7 @@ class SocketConnection:
                     piece = piece[: _ENCRYPTED_AT_ONCE - size]
                 pieces.append(piece)
                 size += len(piece)
+            # Until it was encrypted it counted as it was; what the socket does not take counts anew, as records.
             self.connection.unsent_bytes -= size
             self._send([tls.encrypt(pieces)])
 
@@ -428,6 +432,7 @@ class SocketConnection:
         self._stop_reading()
         self._paused = False
         with contextlib.suppress(OSError):
+            # The system does not tell those who wait for a socket that it was closed: Trio does.
             trio.lowlevel.notify_closing(self.socket)
         self.socket.close()
         self._unsent.clear()
@@ -458,6 +463,7 @@ def _to_keep(buffers: Iterable[Buffer]) -> Iterator[memoryview]:
 
 def packed_host(address: tuple[str, int]) -> bytes:
     """Packs a socket's address as records hold it. An IPv4 address mapped into IPv6 counts as IPv4."""
+    # An IPv6 address may name its interface (fe80::1%eth0), which says nothing on another machine.
     host = address[0].partition("%")[0]
     mapped = host.removeprefix("::ffff:")
     return pack_host(host if ":" in mapped else mapped, address[1])

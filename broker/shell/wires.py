@@ -68,6 +68,7 @@ class Wires:
 
     def close(self) -> None:
         """Closes all sockets, for a process that ends."""
+        # Attempts have closed theirs: their tasks have ended before (`closed_unless_done`).
         for wire in list(self.open.values()):
             if isinstance(wire, SocketConnection):
                 wire.close()

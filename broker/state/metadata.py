@@ -253,6 +253,7 @@ class Metadata:
             if topic not in self.topics:
                 continue  # deleted since: when it is created again, nobody has read anything of it
             if group not in self.offsets.by_group:
+                # Before the offset is put: it makes the consumer group one that has offsets.
                 self.nameless_groups += group not in self.groups
             self.offsets.put(group, topic, queue_id, offset)
 

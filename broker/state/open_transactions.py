@@ -48,6 +48,7 @@ class Transactions:
 
     def first_open(self, end: int) -> int:
         """The first open half message; `end`, where the queue ends, if there is none."""
+        # Keys lie below the horizon: where there are any, the first of them is the first of all.
         return min(self.times_checked, default=min(self.horizon, end))
 
     # ------------------------------------------------------------------ applied, in log order

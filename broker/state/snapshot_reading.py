@@ -133,6 +133,7 @@ def _cbor_end(data: memoryview, at: int) -> int:
             missing += 2 * number
         elif kind == CBOR_TAG:
             missing += 1
+    # A text that ends behind the data was passed over unseen.
     if at > len(data):
         raise ValueError("the end is missing")
     return at

@@ -106,6 +106,7 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
 
     def forget_topic(self, topic: str) -> list[str]:
         """Removes the offsets of all consumer groups in a topic. Returns those consumer groups."""
+        # Listed first: what follows changes the table.
         groups = [group for group, topics in self.by_group.items() if topic in topics]
         for group in groups:
             self.count -= len(self.by_group[group][topic])
@@ -170,6 +171,8 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
             for topic, queues in topics.items():
                 some.append((group, topic, queues))
                 count += len(queues)
+                # A row is a topic of a consumer group, however many queues it has: so a slice is a little longer, or
+                # much.
                 if count >= at_once:
                     yield some
                     total += count
