@@ -16,6 +16,8 @@ from simulation.plans.intervals import with_short_intervals
 from simulation.plans.plan import Fault, Limits, Plan
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
+from simulation.workload.reset_rules import TOPIC as CHAPTERS
+from simulation.workload.reset_rules import Resets
 from simulation.world.building import World
 from simulation.world.running import run_world
 
@@ -132,3 +134,14 @@ def test_an_offset_that_leads_somewhere_is_not_forgotten(offset: int, leads_some
         commit(ForgetOffsets(((*key, offset + 1),)))  # it was another one then
         commit(ForgetOffsets(((*key, offset),)))
         assert model.offsets[key] == [(1, offset), (1, None)]
+
+
+def test_a_resetter_knows_what_is_forgotten() -> None:
+    """And with it an order that nobody has followed; what was reported since is somebody's."""
+    resets = World(_plan(limits=_USUAL, actors=("resetter",))).invariant(Resets)
+    place = resets.place("listeners", 0)
+    place.offset = place.parked = 5
+    resets.applied(ForgetOffsets((("listeners", CHAPTERS, 0, 4), ("listeners", "events", 0, 5))), 1)
+    assert (place.offset, place.parked) == (5, 5)
+    resets.applied(ForgetOffsets((("listeners", CHAPTERS, 0, 5),)), 2)
+    assert (place.offset, place.parked) == (None, None)
