@@ -91,7 +91,7 @@ class _Place:
     asking: list[_Asking] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     is_excused: bool = False
-    """Set when a late report has counted since the last order."""
+    """Set when a late report has counted since the last order, or that was forgotten."""
 
     @property
     def ordered_ns(self) -> int:
@@ -108,6 +108,14 @@ class _Place:
         self.is_excused = False
         self.asking = [asking for asking in self.asking if asking.until_ns >= now_ns]
         self.reports = [report for report in self.reports if report.until_ns >= now_ns]
+
+    def forgotten(self) -> None:
+        """The group knows nothing of it any more: an order that stood is forgotten, too, and need not be followed.
+
+        Readers that pull for themselves are no members, so it may be forgotten while they stand still.
+        """
+        self.is_excused |= self.parked is not None
+        self.offset = self.parked = None
 
 
 @dataclass(slots=True)
@@ -187,9 +195,13 @@ class Resets(Invariant):
         return range(self.context.queues) if queue_id is None else range(queue_id, queue_id + 1)
 
     def _stood_at(self, request: ResetRequest, queue_id: int) -> bool:
-        """True if the consumer group had an offset in a queue when the request left; it has one for ever then."""
+        """True if the consumer group had an offset in a queue when the request left, which was not forgotten since."""
         history = self.context.model.offsets.get((request.group, TOPIC, queue_id), [])
-        return bool(history) and history[0][0] < request.since_ns
+        return (
+            bool(history)
+            and history[0][0] < request.since_ns
+            and None not in self._stood_since(request, queue_id)
+        )
 
     # ---- what the group commits ----------------------------------------------------------------------
 
@@ -220,7 +232,7 @@ class Resets(Invariant):
             case ForgetOffsets(offsets):
                 for group, topic, queue_id, offset in offsets:
                     if topic == TOPIC and self.place(group, queue_id).offset == offset:
-                        self.place(group, queue_id).offset = self.place(group, queue_id).parked = None
+                        self.place(group, queue_id).forgotten()
             case _:
                 pass
 
@@ -327,7 +339,11 @@ class Resets(Invariant):
             request.is_force
             or request.offset is not None
             or all(
-                offset is not None and targets[queue_id] <= offset
+                # What was forgotten since the request left may have been there when it was judged.
+                any(
+                    stood is not None and targets[queue_id] <= stood
+                    for stood in ([offset] if offset is not None else self._stood_since(request, queue_id))
+                )
                 for queue_id, offset in self._stored(request.group, targets).items()
             )
         )

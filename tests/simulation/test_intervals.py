@@ -142,6 +142,7 @@ def test_a_resetter_knows_what_is_forgotten() -> None:
     place = resets.place("listeners", 0)
     place.offset = place.parked = 5
     resets.applied(ForgetOffsets((("listeners", CHAPTERS, 0, 4), ("listeners", "events", 0, 5))), 1)
-    assert (place.offset, place.parked) == (5, 5)
+    assert (place.offset, place.parked, place.is_excused) == (5, 5, False)
     resets.applied(ForgetOffsets((("listeners", CHAPTERS, 0, 5),)), 2)
-    assert (place.offset, place.parked) == (None, None)
+    place = resets.place("listeners", 0)
+    assert (place.offset, place.parked, place.is_excused) == (None, None, True), "it need not be followed"
