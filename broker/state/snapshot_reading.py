@@ -84,14 +84,14 @@ def read_cbor_map(data: bytes | memoryview) -> dict[str, Any]:
     Raises ValueError, or what cbor2 raises.
     """
     view = memoryview(data)
-    kind, count, at = _cbor_head(view, 0)
+    kind, count, at = cbor_head(view, 0)
     if kind != CBOR_MAP:
         raise ValueError("no map of CBOR")
     members: dict[str, Any] = {}
     for _ in range(count):
         name_end = _cbor_end(view, at)
         end = _cbor_end(view, name_end)
-        kind, _, begin = _cbor_head(view, name_end)
+        kind, _, begin = cbor_head(view, name_end)
         # The long texts, which hold the tables, are not copied; all else is short.
         value = view[begin:end] if kind == CBOR_BYTES else cbor2.loads(bytes(view[name_end:end]))
         members[cbor2.loads(bytes(view[at:name_end]))] = value
@@ -101,10 +101,10 @@ def read_cbor_map(data: bytes | memoryview) -> dict[str, Any]:
     return members
 
 
-def _cbor_head(data: memoryview, at: int) -> tuple[int, int, int]:
+def cbor_head(data: bytes | memoryview, at: int) -> tuple[int, int, int]:
     """Returns the kind of the value at `at`, its number (RFC 8949, 3), and where what follows them begins.
 
-    Raises ValueError where the data ends before, or for a kind that snapshots do not have.
+    Raises ValueError where the data ends before, or for a length that only an end mark tells.
     """
     if at >= len(data):
         raise ValueError("the end is missing")
@@ -119,10 +119,10 @@ def _cbor_head(data: memoryview, at: int) -> tuple[int, int, int]:
 
 
 def _cbor_end(data: memoryview, at: int) -> int:
-    """Returns where the value at `at` ends. Raises as `_cbor_head`."""
+    """Returns where the value at `at` ends. Raises as `cbor_head`."""
     missing = 1
     while missing:
-        kind, number, at = _cbor_head(data, at)
+        kind, number, at = cbor_head(data, at)
         # A value takes the place of one that was missing, and its own members are missing then.
         missing -= 1
         if kind in {CBOR_BYTES, CBOR_TEXT}:

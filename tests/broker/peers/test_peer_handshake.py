@@ -321,6 +321,27 @@ def test_numbers_that_are_too_long_to_be_written_down_are_refused(fields: tuple[
         take_frame(frame, HANDSHAKE_FRAME_BYTES_MAX)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        cbor2.CBORTag(35, "(?i)" + "[\\w\u0130-\uffff]" * 400),  # Python compiles it for four seconds
+        cbor2.CBORTag(35, "a"),
+        cbor2.CBORTag(4, [3, 10]),
+        1 << 64,
+        [],
+        {},
+    ],
+)
+def test_a_stranger_has_nothing_made_but_plain_values(more: object) -> None:
+    """Behind the fields of a hello, where a later release may have others: what stands there is looked at, too."""
+    for fields in (("hello", more), ("hello", 11, "g", "n0", "n1", "a:1", 7, 4, "0.5", 1, True, more)):
+        header = cbor2.dumps(fields)
+        frame = (2 + len(header)).to_bytes(4, "big") + len(header).to_bytes(2, "big") + header
+        assert len(frame) <= HANDSHAKE_FRAME_BYTES_MAX
+        with pytest.raises(PeerProtocolError, match="a value of the major type"):
+            take_frame(frame, HANDSHAKE_FRAME_BYTES_MAX)
+
+
 def test_frames_of_a_handshake_are_cut_off_what_follows() -> None:
     hello = b"".join(encode_frame(Ends().dialling.hello))
     for cut in range(len(hello)):
