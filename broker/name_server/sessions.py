@@ -17,10 +17,14 @@ from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.requests.errors import OverloadedError
 from broker.requests.line import Surroundings
+from broker.requests.work import work_of
 from broker.statistics.events import EventKind, Events
 
 UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Responses that may wait for one client: a hundred questions come in one read, and a list may have megabytes."""
+
+UNREAD: Final = "[OVERLOAD]earlier answers are unread"
+"""The remark of the refusal of whoever leaves so much unread."""
 
 BYTES_BEHIND_MAX: Final = 64 * 1024 * 1024
 """Registrations with thousands of topics that wait for another one's end, together; what is beyond is to come again."""
@@ -109,13 +113,15 @@ class NameServerSessions:
 
     def received(self, connection: Connection, command: RemotingCommand) -> None:
         """Answers a request, or has it wait for its turn."""
-        queued = self._queued_bytes.get(connection, 0) if connection.outbox else 0
-        answer: bytes | None
-        if connection.unsent_bytes + queued > UNREAD_BYTES_MAX:
-            answer = _refusal(command, ResponseCode.SYSTEM_BUSY, "[OVERLOAD]earlier answers are unread")
+        if self._leaves_unread(connection):
+            answer = _refusal(command, ResponseCode.SYSTEM_BUSY, UNREAD)
         else:
             answer = self._answer_if_allowed(connection, command)
         self._send(connection, answer)
+
+    def _leaves_unread(self, connection: Connection) -> bool:
+        queued = self._queued_bytes.get(connection, 0) if connection.outbox else 0
+        return connection.unsent_bytes + queued > UNREAD_BYTES_MAX
 
     def _send(self, connection: Connection, answer: bytes | None) -> None:
         if answer is not None:
@@ -156,15 +162,29 @@ class NameServerSessions:
                 next(steps)
             except StopIteration as end:
                 self._long = None
-                self._send(connection, end.value)
-        while self._long is None and self._behind:
+                self._send_late(connection, end.value)
+        # As much as of what came in one read: there may be a thousand, each a list of all topics.
+        left = self.clients.work_at_once
+        while left > 0 and self._long is None and self._behind:
             connection, command, sight = self._behind.popleft()
+            left -= work_of(command)
             self._budget.give_back(connection, command)
             self._behind_of[connection] -= 1
             if not self._behind_of[connection]:
                 del self._behind_of[connection]
-            if connection in self.clients.open:
-                self._send(connection, self._carried_out(connection, command, sight))
+            if connection not in self.clients.open:
+                continue
+            # Looked at once more: when these requests came, the answers to those before them had still to be made.
+            if self._leaves_unread(connection):
+                self._send_late(connection, _refusal(command, ResponseCode.SYSTEM_BUSY, UNREAD))
+            else:
+                self._send_late(connection, self._carried_out(connection, command, sight))
+
+    def _send_late(self, connection: Connection, answer: bytes | None) -> None:
+        """Sends an answer that has waited, and counts it as `ClientSession.received` counts what comes at once."""
+        self._send(connection, answer)
+        if answer is not None and not connection.is_proven and not connection.aborted:
+            self.clients.unread.close_if_too_much(connection)
 
     def _is_to_wait(self, connection: Connection, command: RemotingCommand) -> bool:
         """Tells whether a request comes behind a long one of its connection, or is long while there is another."""

@@ -112,7 +112,7 @@ class BrokenPeer:
             random.choice(("127.0.0.1:20002", "", "nowhere", "x" * 3000, "::1", ":0")),
             random.randbytes(NONCE_BYTES),
             release.oldest_protocol,
-            random.choice((release.newest_format, release.newest_format + 1, 1 << 40)),
+            random.choice((release.newest_format, release.newest_format + 1, (1 << 31) - 1)),
             random.choice((release.name, "", "\u202e" * 100)),
             random.choice((None, 0, 1, self._group.wall_ms, 1 << 47)),
             random.random() < 0.5,

@@ -24,7 +24,7 @@ from broker.remoting.register_body import RegisterBrokerBody
 from broker.remoting.route import QueueData, TopicRouteData
 from broker.requests import strangers_unread
 from broker.requests.budget import Budget
-from broker.requests.client_sessions import SessionLimits
+from broker.requests.client_sessions import WORK_AT_ONCE, SessionLimits
 from broker.requests.connection import Connection
 from broker.requests.deadline import READ_FIRST_NS
 from broker.settings.tables import NameServerSettings
@@ -82,6 +82,38 @@ def test_who_leaves_much_unread_is_refused(monkeypatch: pytest.MonkeyPatch, unre
     assert codes == [*answered, *[ResponseCode.SYSTEM_BUSY] * (3 - len(answered))]
     connection.unsent_bytes = 0
     assert [answer.code for answer in rig.ask(connection)] == [ResponseCode.SUCCESS]
+
+
+def test_who_leaves_much_unread_is_refused_behind_a_long_request_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand lists of all topics, asked for while a broker's topics were forgotten, were answered in one turn, and
+    stood in memory all together."""
+    rig = Rig()
+    broker, leaving, client = rig.connect("broker"), rig.connect("leaving"), rig.connect("client")
+    rig.sessions.clients.open[broker].received(registration(1_000, name="lasting"))
+    rig.sessions.clients.open[leaving].received(registration(30_000, "10.0.0.2:10911"))
+    rig.pass_time(1)
+    monkeypatch.setattr(sessions, "UNREAD_BYTES_MAX", 10)
+    rig.sessions.clients.open[leaving].lost()
+    asked = encode(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+    rig.sessions.clients.open[client].received(asked * 30)
+    while rig.sessions.has_more:
+        rig.sessions.turn()
+    codes = [answer.code for answer in FrameDecoder().feed(b"".join(client.take()))]
+    assert codes == [ResponseCode.SUCCESS, *[ResponseCode.SYSTEM_BUSY] * 29]
+
+
+def test_what_waits_behind_a_long_request_is_answered_in_turns() -> None:
+    rig = Rig()
+    client = rig.connect("client")
+    asked = encode(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+    for data in (registration(10_000), asked * 20, asked * 20, asked * 20, asked * 20):
+        rig.sessions.clients.open[client].received(data)
+    answers: list[int] = []
+    while rig.sessions.has_more:
+        rig.sessions.turn()
+        answers.append(len(FrameDecoder().feed(b"".join(client.take()))))
+    assert sum(answers) == 81
+    assert max(answers) <= 1 + WORK_AT_ONCE // 8
 
 
 def test_strangers_that_read_nothing_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
