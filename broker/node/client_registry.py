@@ -225,6 +225,7 @@ class ClientRegistry(Generic[ConnectionType]):
         """The newest connection of one client of a consumer group."""
         found = self._consumers.get(group)
         clients = () if found is None else found.clients.values()
+        # Connections stand in the order in which they came: from the end, the newest is first.
         return next((c for c in reversed(list(clients)) if c.client_id == client_id), None)
 
     def producers(self, group: str) -> list[RegisteredClient[ConnectionType]]:

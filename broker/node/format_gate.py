@@ -52,6 +52,7 @@ class FormatGate:
     def _role_changed(self) -> None:
         if not self._leadership.serving:
             self._deadline.due_ns = NEVER
+            # What became of that raise the state tells, once this node serves again.
             self._is_proposed = False
         # It is called for leaders and members, too: a look that is planned stays as it is.
         elif self._deadline.due_ns == NEVER and self._wanted() > self._leadership.metadata.format:

@@ -83,6 +83,7 @@ class MembersFile:
         state = cbor2.loads(data)
         self._check_lineage(state.get("lineage", ""))
         before = state.get("configured", {})
+        # What the settings say otherwise than when the file was written an operator has changed since.
         self._changed = {node: at for node, at in self._configured.items() if before.get(node) != at}
         # Only now: it leaves in force what the operator has changed.
         self.merge(state["addresses"])

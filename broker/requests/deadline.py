@@ -94,6 +94,7 @@ class Time:
 
     def remove_deadline(self, deadline: Deadline) -> None:
         """Forgets a part that was registered. It may be called from what a deadline does."""
+        # So that `run_due`, which may be under way, passes it over.
         deadline.due_ns = NEVER
         self._deadlines.remove(deadline)
 

@@ -137,6 +137,8 @@ def client_context(ca: str, certificate: str, key: str) -> ssl.SSLContext:
 def _context(protocol: int) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # TLS 1.2 has it: one connection could have handshakes computed again and again, of which `Handshakes` would not
+    # know.
     context.options |= ssl.OP_NO_RENEGOTIATION
     return context
 
