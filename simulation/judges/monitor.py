@@ -28,6 +28,7 @@ from raft.terms import LogTerms
 from simulation.journal import MARKED, TIME_MADE, Journal, Violation
 from simulation.judges.as_written import NO_DAMAGE, Damage, Pages
 from simulation.judges.beliefs import Beliefs
+from simulation.judges.derived import Derived
 from simulation.judges.former_leaders import FormerLeader
 from simulation.judges.forwards import watch_forwards
 from simulation.judges.group_model import GroupModel
@@ -153,6 +154,7 @@ class Monitor:
         self._group_time = GroupTime()
         self._replicated_state = ReplicatedState(now_ns)
         self._later_lives = LaterLives(self.model, now_ns)
+        self._derived = Derived(self.model)
         self._watched: dict[str, _Watched] = {}
         self.elections = 0
         self._votes: dict[tuple[str, int], str] = {}
@@ -648,6 +650,12 @@ class Monitor:
                     raise Violation(
                         "index agrees with log", host.name, f"key {known.keys[offset]} of {topic}/{queue_id}"
                     )
+
+    def check_derived(self, host: BrokerHost, node: Node) -> None:
+        """Checks all numbers of what such a node has derived from the log. Raises Violation."""
+        replica = node.replica
+        first = max(replica.store.log.first_position, self.model.heads.agreed_position)
+        self._derived.check(host.name, replica, host.options, first)
 
 
 def _is_nearly_full(host: BrokerHost) -> bool:

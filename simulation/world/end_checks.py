@@ -76,6 +76,8 @@ def _check_nodes(world: World, group: WorldGroup) -> None:
         if group.number == 0:
             for invariant in world.invariants:
                 invariant.check_node(host, process.replica)
+        # Behind those who say what a wrong number does: this one says that it is wrong.
+        group.monitor.check_derived(host, process.node)
 
 
 def _check_everything_was_read(world: World) -> None:
