@@ -3,8 +3,9 @@
 A decision is appended if the state calls the transaction open and no decision of it is under way. Only this leader
 knows what is under way, and forgets it with its term: then the entries are applied or can never be committed. A
 repeated decision (of the client, of a node that forwards, of an answered question) waits for the first one, or gets its
-response from the log: success if it says the same, else TRANSACTION_FAILED (4). RocketMQ answers every second decision
-with success; here nobody is told that a transaction was rolled back that was committed.
+response from the log: success if it says the same, else TRANSACTION_FAILED (4). That answer waits, too, since a
+decision that is lost with its leader decides nothing. RocketMQ answers every second decision with success; here nobody
+is told that a transaction was rolled back that was committed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -58,24 +59,33 @@ _NAMES: Final = {TransactionOutcome.COMMIT: "committed", TransactionOutcome.ROLL
 
 @dataclass(slots=True, eq=False)
 class _Deciding:
-    """A decision that is in the log and not yet committed, and the requests that it answers."""
+    """A decision that is in the log and not yet committed, and the requests that wait for it."""
 
     decisions: "Decisions"
     half_offset: int
     outcome: TransactionOutcome | None
     """None where the transaction is given up."""
     requests: list[tuple[Connection, RemotingCommand]] = field(default_factory=list)
+    """Those that want this outcome."""
+    others: list[tuple[Connection, RemotingCommand]] = field(default_factory=list)
+    """Those that want another one."""
 
     def committed(self) -> None:
         self.decisions.decided(self.half_offset)
-        self._answer(ResponseCode.SUCCESS, None)
+        for connection, command in self.requests:
+            reply(connection, command, ResponseCode.SUCCESS)
+        for connection, command in self.others:
+            reply(connection, command, ResponseCode.TRANSACTION_FAILED, _decided_otherwise(self.outcome))
 
     def lost(self) -> None:
-        self._answer(ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+        for connection, command in (*self.requests, *self.others):
+            reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
 
-    def _answer(self, code: int, remark: str | None) -> None:
-        for connection, command in self.requests:
-            reply(connection, command, code, remark)
+
+def _decided_otherwise(outcome: TransactionOutcome | None) -> str:
+    """Returns what is told to who wants another outcome than this one."""
+    what = "given up after too many checks" if outcome is None else _NAMES[outcome]
+    return f"the transaction is decided: it was {what}"
 
 
 class Decisions:
@@ -160,13 +170,12 @@ class Decisions:
                 else self._append_rollback(half_offset)
             )
         if deciding is not None:
-            if deciding.outcome is not outcome:
-                raise self._decided_otherwise(deciding.outcome)
-            deciding.requests.append((connection, command))
+            waiting = deciding.requests if deciding.outcome is outcome else deciding.others
+            waiting.append((connection, command))
             return
         decided = self._outcome_of(half)
         if decided is not outcome:
-            raise self._decided_otherwise(decided)
+            raise RequestError(ResponseCode.TRANSACTION_FAILED, _decided_otherwise(decided))
         reply(connection, command, ResponseCode.SUCCESS)
 
     def _checked_half(self, header: EndTransactionHeader) -> Record:
@@ -218,11 +227,6 @@ class Decisions:
                 ResponseCode.ILLEGAL_OPERATION,
                 f"the message is older than its check immunity of {immunity_ms} ms: wait to be asked",
             )
-
-    @staticmethod
-    def _decided_otherwise(outcome: TransactionOutcome | None) -> RequestError:
-        what = "given up after too many checks" if outcome is None else _NAMES[outcome]
-        return RequestError(ResponseCode.TRANSACTION_FAILED, f"the transaction is decided: it was {what}")
 
     def _outcome_of(self, half: Record) -> TransactionOutcome | None:
         """The outcome of a decided transaction, from the log; None for one that was given up."""

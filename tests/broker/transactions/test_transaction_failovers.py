@@ -155,6 +155,26 @@ def test_an_order_of_an_earlier_term_that_is_told_late_does_not_end_a_later_one(
     assert len(open_ones(group)) == 1
 
 
+def test_who_wants_another_outcome_hears_nothing_of_a_decision_that_may_be_lost(group: Group) -> None:
+    """The first decision is on its leader's own disk only; it is lost, and the second one succeeds."""
+    old, other = group.leader, group.follower
+    half = send_half(group.connect(other), b"x")
+    group.converge()
+    group.partition(old)
+    client = group.connect(old)
+    first, second = start_end(client, half, COMMIT), start_end(client, half, ROLLBACK)
+    group.run_until(lambda: not group.node(old).replica.serving, "the old leader to step down")
+    assert ResponseCode.TRANSACTION_FAILED not in {answer.code for answer in client.answers.values()}
+    group.heal()
+    group.elect()
+    group.converge()
+    for opaque in (first, second):
+        assert opaque not in client.answers or client.answers[opaque].code == ResponseCode.SYSTEM_ERROR
+    client = group.connect(other)
+    assert end(client, half, ROLLBACK) == ResponseCode.SUCCESS
+    assert bodies(client) == []
+
+
 def test_next_leader_goes_on_asking_with_the_count(group: Group) -> None:
     follower = group.follower
     producer = group.connect(follower)
