@@ -66,7 +66,7 @@ _OWN_ACTOR_SHARE: Final = 0.2
 _LATER_ACTORS: Final = {"writer": 0.25}
 """Others that no other plan has, with their shares; each has a stream of its own, so that the seeds without it stay as
 they are."""
-_BESIDE_ACTORS: Final = {"postponer": 0.2, "subscriber": 0.2}
+_BESIDE_ACTORS: Final = {"postponer": 0.2, "subscriber": 0.2, "waverer": 0.15}
 """Others that come beside those of a plan, each from a stream of its own."""
 _FIRST_FAULT_NS: Final = 4 * SECOND
 _CLERKS_SHARE: Final = 0.5

@@ -36,7 +36,7 @@ _STANDS_STILL_SHARE: Final = 0.4
 _STANDS_STILL_NS: Final = 6 * SECOND
 _STRANGERS_SHARE: Final = 0.15
 _REPORTS_SHARE: Final = 0.4
-_BESIDE_ACTORS: Final = {"postponer": 0.2, "subscriber": 0.2}
+_BESIDE_ACTORS: Final = {"postponer": 0.2, "subscriber": 0.2, "waverer": 0.15}
 """Actors that come beside those of a seed, with their shares."""
 _LITTLE_ROOM_SHARE: Final = 0.3
 _FEW_AT_ONCE: Final = 0.5

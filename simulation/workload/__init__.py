@@ -39,6 +39,7 @@ from simulation.workload.subscribe import Subscriptions, subscribe
 from simulation.workload.tenant import Tenancies, tenant
 from simulation.workload.timed import Timers, schedule
 from simulation.workload.transact import Transactions, transact
+from simulation.workload.waver import waver
 from simulation.workload.write import Portions, write
 
 ACTORS: Final[dict[str, Actor]] = {
@@ -80,6 +81,7 @@ ACTORS: Final[dict[str, Actor]] = {
     "postponer": Actor(postpone, share=0.0, invariant=Postponed),
     "subscriber": Actor(subscribe, share=0.0, invariant=Subscriptions),
     "founder": Actor(found, share=0.0, invariant=Rooms),
+    "waverer": Actor(waver, share=0.0, processes=lambda producers: 2, invariant=Transactions),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has, and one of
 0 is for plans with several groups."""

@@ -82,6 +82,8 @@ class Context:
     half a minute later, with their next heartbeat: what wants no answer is dropped where others would be refused."""
     kept_ms: int
     """The age at which retention takes messages that do not wait."""
+    checks_max: int
+    """The questions that are asked about a transaction before it is given up."""
     queues: int
     """The number of queues of the topic that all runs have."""
     think_ms: int

@@ -2,13 +2,16 @@
 
 What is to become of each transaction is drawn before it begins and written down in the invariant, which plays the
 application's database: whoever is asked finds it there, also after the process that began it is gone.
+
+The transactors want one outcome for ever. The waverers (waver.py) come to want another one, or know none for long; then
+the group goes by the first decision that it takes, and whoever asks for another one is told so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from broker.client.errors import BrokerError, ClientError
-from broker.client.message import Message, MessageView
+from broker.client.message import Message, MessageView, SendResult
 from broker.client.producing.transactions import Decision, TransactionalProducer
 from broker.client.transport.runtime import Runtime
 from broker.remoting.codes import ResponseCode
@@ -24,20 +27,27 @@ from simulation.workload.context import Context, Invariant
 
 TOPIC: Final = "transfers"
 CHECKS_MAX: Final = 15
-"""The setting of the simulated brokers: so many questions before a transaction is given up."""
+"""The setting of most simulated brokers: so many questions before a transaction is given up."""
+CHECK_INTERVAL_MS: Final = 1000
 
 _LANES = 2
 _LEFT_TO_CHECK = 0.4
 _UNKNOWN_AT_FIRST = 0.3
+_DECIDED: Final = {Decision.COMMIT: "committed", Decision.ROLLBACK: "rolled back"}
+"""How the log has decided, by what was asked for."""
 
 
 class Transactions(Invariant):
-    """Each transaction is decided once, as was drawn for it; none is visible before that, none is forgotten."""
+    """Each transaction is decided once, as somebody wanted; none is visible before that, none is forgotten.
+
+    What somebody was told of a decision is what the log has, at that moment and so for ever.
+    """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._number = 0
-        self._fates: dict[str, Decision] = {}
+        self._wanted: dict[str, list[Decision]] = {}
+        """By name: what was wanted until now, and last what is."""
         self._halves: list[CommittedMessage] = []
         """The half messages by their offset."""
         self._decided: dict[int, str] = {}
@@ -53,12 +63,20 @@ class Transactions(Invariant):
         """Notes a transaction and what is to become of it; returns its name."""
         self._number += 1
         name = f"transfer{self._number}"
-        self._fates[name] = fate
+        self._wanted[name] = [fate]
         return name
 
+    def want(self, name: str, fate: Decision) -> None:
+        """Notes that from now on something else is to become of a transaction."""
+        self._wanted[name].append(fate)
+
     def fate(self, name: str) -> Decision:
-        """Returns what is to become of a transaction."""
-        return self._fates[name]
+        """Returns what is to become of a transaction; UNKNOWN if that is open still."""
+        return self._wanted[name][-1]
+
+    def is_decided(self, half_offset: int) -> bool:
+        """Tells if the log says what has become of a transaction."""
+        return half_offset in self._decided
 
     def asked(self, message: MessageView) -> None:
         """Judges a question to a producer: it has been asked as many times as the question says. Raises Violation."""
@@ -75,27 +93,31 @@ class Transactions(Invariant):
             )
         self.context.journal.did("transaction asked about")
 
-    def acknowledged(self, name: str) -> None:
-        """Judges the answer that a transaction is decided as it should be. Raises Violation."""
-        if (self.fate(name) is Decision.COMMIT) != (name in self._committed):
+    def acknowledged(self, half_offset: int, decision: Decision) -> None:
+        """Judges the answer that a transaction is decided as was asked: so it is in the log. Raises Violation."""
+        decided, asked = self._decided.get(half_offset), _DECIDED[decision]
+        if decided != asked:
             raise Violation(
                 "acknowledged decisions are committed",
                 "clients",
-                f"{name} was to be {self.fate(name).name}, delivered: {name in self._committed}",
+                f"{self._name(half_offset)}: told that it was {asked}, by the log it is {decided or 'open'}",
             )
 
-    def refused(self, name: str, answer: str) -> None:
-        """Judges the answer that a transaction is decided otherwise: true only if its half message is deleted.
+    def refused(self, half_offset: int, decision: Decision, remark: str) -> None:
+        """Judges the answer that a transaction is decided otherwise: it is, and as the answer says.
 
         Raises Violation.
         """
-        if not any(
-            half.property(b"KEYS") == name
-            and self._decided.get(half.record.queue_offset) == "rolled back"
-            and self.context.model.may_be_gone(half)
-            for half in self._halves
-        ):
-            raise Violation("decided as it should be", "clients", f"{name}: {answer}")
+        decided = self._decided.get(half_offset)
+        if decided is None or decided == _DECIDED[decision] or f"it was {decided}" not in remark:
+            raise Violation(
+                "refused decisions are decided otherwise",
+                "clients",
+                f"{self._name(half_offset)}, by the log {decided or 'open'}, was not {_DECIDED[decision]}: {remark}",
+            )
+
+    def _name(self, half_offset: int) -> str:
+        return self._halves[half_offset].property(b"KEYS") or ""
 
     # ---- what the group commits ----------------------------------------------------------------------
 
@@ -129,7 +151,7 @@ class Transactions(Invariant):
         half = self._decide(half_offset, "rolled back")
         name = half.property(b"KEYS") or ""
         # A half message that was deleted with the log's head cannot be committed any more.
-        if self.fate(name) is not Decision.ROLLBACK and not self.context.model.may_be_gone(half):
+        if Decision.ROLLBACK not in self._wanted[name] and not self.context.model.may_be_gone(half):
             raise Violation("decided as it should be", "group", f"{name} was rolled back")
 
     def _given_up(self, message: CommittedMessage) -> None:
@@ -137,7 +159,8 @@ class Transactions(Invariant):
         asked = self._questions.get(half.record.queue_offset, 0)
         # One that is as old as what retention takes is given up, too.
         is_old = message.record.store_timestamp - half.record.store_timestamp > self.context.kept_ms
-        if (asked < CHECKS_MAX and not is_old) or message.property(b"TRANSACTION_CHECK_TIMES") != str(asked):
+        is_early = asked < self.context.checks_max and not is_old
+        if is_early or message.property(b"TRANSACTION_CHECK_TIMES") != str(asked):
             raise Violation(
                 "given up after all questions",
                 "group",
@@ -156,7 +179,7 @@ class Transactions(Invariant):
             raise Violation("no half message visible", "group", f"{name} in {TOPIC}/{record.queue_id}")
         if name in self._committed:
             raise Violation("committed once", "group", f"{name} is there twice")
-        if self.fate(name) is not Decision.COMMIT:
+        if Decision.COMMIT not in self._wanted[name]:
             raise Violation("decided as it should be", "group", f"{name} was committed")
         half = self._decide(int(message.property(b"TRAN_PREPARED_QUEUE_OFFSET") or -1), "committed")
         if half.property(b"KEYS") != name or half.record.body != record.body:
@@ -207,10 +230,9 @@ class Transactions(Invariant):
                 )
 
 
-async def transact(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
-    """Begins transactions for ever, from several lanes, and answers what the broker asks."""
-    invariant = context.invariant(Transactions)
-    random = runtime.random
+def answers(context: Context, runtime: Runtime) -> Callable[[MessageView], Awaitable[Decision]]:
+    """Returns what a producer says that is asked about a transaction."""
+    invariant, random = context.invariant(Transactions), runtime.random
 
     async def check(message: MessageView) -> Decision:
         try:
@@ -219,10 +241,38 @@ async def transact(context: Context, runtime: Runtime, writer: TraceWriter) -> N
             context.journal.found(violation)  # the client takes it for the application's mistake, and goes on
         if random.random() < _UNKNOWN_AT_FIRST and not context.load_stopped:
             return Decision.UNKNOWN
-        return invariant.fate(message.keys[0])
+        name = message.keys[0]
+        if context.load_stopped and invariant.fate(name) is Decision.UNKNOWN:
+            invariant.want(name, Decision.ROLLBACK)  # who was to decide may be gone
+        return invariant.fate(name)
+
+    return check
+
+
+async def decide(
+    context: Context, producer: TransactionalProducer, half: SendResult, decision: Decision
+) -> None:
+    """Asks for a decision, and judges the answer. Raises ClientError if there is none, and Violation."""
+    invariant = context.invariant(Transactions)
+    try:
+        await producer.decide(half, decision)
+    except BrokerError as error:
+        if error.code != ResponseCode.TRANSACTION_FAILED:
+            raise
+        invariant.refused(half.queue_offset, decision, str(error.remark))
+        context.journal.did("transaction decided otherwise")
+    else:
+        invariant.acknowledged(half.queue_offset, decision)
+        context.journal.did("transaction decided")
+
+
+async def transact(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
+    """Begins transactions for ever, from several lanes, and answers what the broker asks."""
+    invariant = context.invariant(Transactions)
+    random = runtime.random
 
     async with TransactionalProducer(
-        context.name_servers, group="transactors", check=check, runtime=runtime
+        context.name_servers, group="transactors", check=answers(context, runtime), runtime=runtime
     ) as producer:
 
         async def lane() -> None:
@@ -237,18 +287,11 @@ async def transact(context: Context, runtime: Runtime, writer: TraceWriter) -> N
                     if random.random() < _LEFT_TO_CHECK:
                         continue
                     await runtime.sleep(random.expovariate(1 / 0.2))
-                    if fate is Decision.COMMIT:
-                        await transaction.commit()
-                    else:
-                        await transaction.rollback()
-                except BrokerError as error:
-                    if error.code == ResponseCode.TRANSACTION_FAILED and "given up" not in str(error.remark):
-                        invariant.refused(name, str(error))
+                    await decide(context, producer, transaction.half, fate)
+                except BrokerError:
+                    pass
                 except ClientError:
                     await runtime.sleep(0.05)
-                else:
-                    invariant.acknowledged(name)
-                    context.journal.did("transaction decided")
 
         async with runtime.task_group() as group:
             for _ in range(_LANES):

@@ -43,7 +43,7 @@ from simulation.workload.context import Context, Invariant, Wishes
 from simulation.workload.order import LOCK_TTL_MS
 from simulation.workload.retry import DELAY_LEVELS_S
 from simulation.workload.tenant import BODY_BYTES_MAX
-from simulation.workload.transact import CHECKS_MAX
+from simulation.workload.transact import CHECK_INTERVAL_MS, CHECKS_MAX
 from simulation.world.group import WorldGroup, make_group
 from simulation.world.traces import Traces
 
@@ -153,6 +153,16 @@ class World:
         The stream is not one of `_streams`: a bound must stay as it is when the world goes on as another seed.
         """
         return stream(f"{self.plan.seed} {name}").choice((1, 5, *(6 * (usual,))))
+
+    def _checks(self) -> tuple[int, int]:
+        """Returns how often a producer is asked about a transaction, and every how many ms.
+
+        Where somebody decides late it is mostly soon too late.
+        """
+        usual = (CHECKS_MAX, CHECK_INTERVAL_MS)
+        if "waverer" not in self.plan.actors:
+            return usual
+        return stream(f"{self.plan.seed} transaction checks").choice((usual, (2, 500), (3, 200), (5, 1000)))
 
     def go_on_as(self, seed: int) -> None:
         """From now on all that the world draws is fixed by another seed."""
@@ -272,8 +282,8 @@ class World:
                 auto_create_topics=plan.groups == 1,
                 default_queue_count=plan.queues,
                 transaction_timeout_ms=1000,
-                transaction_check_interval_ms=1000,
-                transaction_check_max=CHECKS_MAX,
+                transaction_check_interval_ms=self._checks()[1],
+                transaction_check_max=self._checks()[0],
                 order_lock_ttl_ms=LOCK_TTL_MS,
                 delay_levels=" ".join(f"{seconds}s" for seconds in DELAY_LEVELS_S),
             ),
@@ -338,6 +348,7 @@ class World:
             fewest_voters=plan.shape.fewest_voters or plan.nodes,
             most_learners=plan.shape.most_learners,
             queues_per_command=plan.limits.queues_per_command,
+            checks_max=self._checks()[0],
             hears_of_all_clients=plan.limits.unhandled == Limits().unhandled,
             kept_ms=plan.limits.reserved_hours * plan.limits.hour_ms,
             members=self.members,

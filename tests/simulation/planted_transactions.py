@@ -18,7 +18,7 @@ from broker.state.open_transactions import Transactions
 from broker.state.snapshot_reading import Read
 from broker.state.transaction_records import EXHAUSTED_TOPIC_BYTES, Decision, decision_of
 from broker.transactions.checks import TransactionChecks
-from broker.transactions.decisions import Decisions, _Deciding
+from broker.transactions.decisions import Decisions, _decided_otherwise, _Deciding
 from log.formats.record import Record, peek
 from tests.simulation.planting import planted
 
@@ -176,6 +176,26 @@ def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     def init(self: _Deciding, decisions: Decisions, *arguments: Any) -> None:
         original(self, decisions, *arguments)
         self.requests = AtOnce(decisions)
+
+    patch.setattr(_Deciding, "__init__", init)
+
+
+@planted("transaction: refused by what is not committed", "an answer from the leader's log", actor="waverer")
+def refused_by_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
+    """Who wants another outcome is told at once, of a decision that may be lost yet."""
+    original = _Deciding.__init__
+
+    class AtOnce(list):  # type: ignore[type-arg]
+        def __init__(self, outcome: Answer | None) -> None:
+            self._outcome = outcome
+
+        def append(self, request: Any) -> None:
+            connection, command = request
+            reply(connection, command, ResponseCode.TRANSACTION_FAILED, _decided_otherwise(self._outcome))
+
+    def init(self: _Deciding, decisions: Decisions, half_offset: int, outcome: Answer | None) -> None:
+        original(self, decisions, half_offset, outcome)
+        self.others = AtOnce(outcome)
 
     patch.setattr(_Deciding, "__init__", init)
 
