@@ -55,6 +55,15 @@ from simulation.world.running import run_plan, run_world
                 "last report stored": 1,
             },
         ),
+        (
+            "waverer",
+            {
+                "transaction decided twice": 40,
+                "transaction decided late": 5,
+                "transaction decided otherwise": 40,
+            },
+        ),
+        ("postponer", {"crowd of one time": 3, "postponed message delivered": 100}),
         ("poster", {"note sent one way": 20, "note stored": 40, "outbox message stored": 10}),
     ],
 )
