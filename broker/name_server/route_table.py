@@ -229,6 +229,7 @@ class RouteTable:
             if number % TOPICS_AT_ONCE == 0:
                 yield
             added += topic.topic_name not in self._topics_of.get(name, ())
+        # 0 is never too many: what adds nothing is taken, also where the limit was lowered below what is there.
         return addresses, added and added + self._route_count
 
     def routes_with(self, topic: str, names: Iterable[str]) -> int:
@@ -276,6 +277,7 @@ class RouteTable:
                 if topic not in own:
                     self._drop_queues(topic, name)
             if not topics:
+                # Also a broker without topics costs something: thousands may go with one connection.
                 self._left.popleft()
                 left -= 1
 

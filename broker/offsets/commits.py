@@ -183,6 +183,7 @@ class OffsetCommits:
             self._check_not_deleted(group, topic)
             self._take_room(key)
         self._staged[key] = offset
+        # In the next turn, as somebody waits: with all that has come until then.
         self._waiting.append((lambda uncounted: done(uncounted.get(key)), lost))
         self._deadline.due_ns = self._time.now_ns
         self._propose_if_full()

@@ -79,6 +79,7 @@ class OffsetsProcessor:
         """Tells the consumer group's next offset in a queue, or what a consumer group without one should do."""
         header = command.decode_fields(QueryConsumerOffsetHeader)
         self._check_queue(header.topic, header.queue_id)
+        # What was reported before counts for this answer, also where nobody has waited for it to be stored.
         waits = self._offsets.when_settled(
             header.consumer_group,
             header.topic,

@@ -73,6 +73,7 @@ class OffsetResets:
         target = self.target(group, topic, queue_id)
         if target is not None and self._leadership.serving:
             key = (group, topic, queue_id)
+            # Counted for each order by itself: another one has another target, and begins at 0.
             before, times = self._told.get(key, (target, 0))
             self._told[key] = (target, (times if before == target else 0) + by_pull)
 
@@ -83,6 +84,7 @@ class OffsetResets:
             return
         key = (group, topic, queue_id)
         told_target, times = self._told.get(key, (None, 0))
+        # Who begins there has followed it; who was told so often in vain is let go.
         if told_target != target or (offset != target and times < TOLD_MAX):
             return
         if self._offsets.has_order_under_way(key):

@@ -125,11 +125,14 @@ class QueueReads:
                 if tags is not None and tags_code not in tags:
                     offset += 1
                     continue
+                # To move the end up here leaves both loops.
                 if records and size + length > bytes_max:
                     end = offset
                     break
                 try:
                     record = bytes_at(physical_offset, length)
+                    # A condition is asked about bytes that are right; what is only passed on is checked when it is in
+                    # memory (`whole_part`).
                     if sql is not None:
                         if work_left <= 0:
                             end = offset
@@ -148,6 +151,7 @@ class QueueReads:
                         result.position = physical_offset
                 except OutOfRangeError:
                     unit = physical_offset, length, tags_code
+                    # What retention has deleted meanwhile is passed over; any other unit that leads nowhere is damaged.
                     if length != NO_RECORD_BYTES and not self._state.store.is_gone(queue, unit):
                         log.damage.doubt_units()
                         damaged = True

@@ -36,6 +36,7 @@ class HandOut:
             at = self._handed_out
             if at:
                 reader.finished(batch.messages[at - 1])
+            # Within a batch without a checkpoint: `_next` has one for all of its messages.
             if at < len(batch.messages) and not reader.dropped:
                 self._handed_out = at + 1
                 return batch.messages[at]

@@ -307,6 +307,7 @@ class OrderLocks:
             lock.granted.set()
 
     async def _unlock(self, locks: Sequence[_Lock]) -> None:
+        # Locks that are asked for from now on have another name than this unlock, which may arrive late.
         self._unlocks += 1
         try:
             await self._calls.ask_once(
