@@ -71,6 +71,8 @@ class ClientJudge:
         """(topic, unique key) -> how each attempt to store it ended: "open" until known, then ok, fail or info."""
         self.at_most_once: dict[str, None] = {}
         """Keys of producers whose messages are stored once at most."""
+        self.may_come_again: dict[str, None] = {}
+        """Those of them that the group has been allowed to forget."""
         self.unanswered = Unanswered()
         self.acknowledged = 0
         self.read = 0
@@ -284,7 +286,8 @@ class ClientJudge:
             places = self._model.keys.get((topic, value), [])
             if places and all(outcome == "fail" for outcome in outcomes):
                 raise Violation("failed sends leave nothing", "clients", f"{value} failed and is at {places}")
-            if len(places) > 1 and (value in self.at_most_once or len(places) > len(outcomes)):
+            once = value in self.at_most_once and value not in self.may_come_again
+            if len(places) > 1 and (once or len(places) > len(outcomes)):
                 raise Violation(
                     "no duplicates", "clients", f"{value}: attempts {outcomes}, stored at {places}"
                 )

@@ -152,6 +152,8 @@ class Portions(Invariant):
         portion = self._portions.get(message.property(b"KEYS") or "")
         if portion is None:
             raise Violation("what is written is stored", "group", f"{message.record} is of no portion")
+        if not portion.is_judged:
+            self.context.judge.may_come_again[message.property(b"UNIQ_KEY") or ""] = None
         portion.stored[message.record.body] += 1
         portion.check(exactly=False)
 

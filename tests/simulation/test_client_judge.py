@@ -191,6 +191,21 @@ def test_requests_are_assigned_if_they_can_be(times: list[int], asked: list[tupl
     assert (first_unasked(history, 0, requests) is None) == possible
 
 
+def test_what_the_group_may_forget_may_be_stored_anew_by_an_attempt_of_its_own() -> None:
+    """Seed 9940053: a portion was written again after its writer was forgotten."""
+    judge = ClientJudge(GroupModel(), lambda: 0)
+    judge._model.keys["rows", "row0"] = [(1, 57), (1, 69)]
+    judge.outcomes["rows", "row0"] = ["ok", "ok"]
+    judge.at_most_once["row0"] = None
+    with pytest.raises(Violation, match="no duplicates"):
+        judge.check_outcomes()
+    judge.may_come_again["row0"] = None
+    judge.check_outcomes()
+    judge.outcomes["rows", "row0"].pop()
+    with pytest.raises(Violation, match="no duplicates"):
+        judge.check_outcomes()
+
+
 class Reading:
     """A queue of six messages of 100 bytes, and a reader of it."""
 
