@@ -56,7 +56,8 @@ _LITTLE_ROOM_SHARE: Final = 0.5
 _SHORT_INTERVALS_SHARE: Final = 0.3
 _TWO_GROUPS_SHARE: Final = 0.1
 _HARMED_LIVES_SHARE: Final = 0.5
-"""The share of the plans with a topic that comes and goes in which files are damaged beside all else."""
+"""The share of the plans with a topic that comes and goes in which files are damaged behind all else."""
+_SNAPSHOT_ENTRIES: Final = (20, 100)
 _PREFERRED_SHARE: Final = 0.4
 """The share of the dense plans whose group prefers a leader."""
 _ACTORS_MAX: Final = 2
@@ -158,13 +159,32 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
 
 def _with_harmed_lives(plan: Plan) -> Plan:
     """Damages files of nodes that are down, in a share of the plans in which a topic comes and goes: its queues are
-    built again then, with an earlier life of theirs in the log.
+    built again then, with an earlier life of theirs in the log, which keeps all, and a snapshot has the deletion.
+
+    Such damage waits until nothing else is wrong, so all other faults come in the first half of their time.
     """
     random = stream(f"harmed lives {plan.seed}")
     if _OWN_ACTOR not in plan.actors or random.random() >= _HARMED_LIVES_SHARE:
         return plan
-    faults = (*plan.faults, *_draw_faults(random, ("bit rot",), plan.calm_ns))
-    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.time_ns)))
+    begin_ns = (_FIRST_FAULT_NS + plan.calm_ns) // 2
+    faults = [
+        replace(fault, time_ns=at_ns, duration_ns=min(fault.duration_ns, begin_ns - at_ns))
+        for fault in plan.faults
+        for at_ns in ((_FIRST_FAULT_NS + fault.time_ns) // 2,)
+    ]
+    for fault in _draw_faults(random, ("bit rot",), plan.calm_ns):
+        if fault.time_ns >= begin_ns:
+            # To files of queues, or to the checkpoint that tells of them (faults/disk_faults.py).
+            begins_at = 0.2 if fault.amount < 0.5 else 0.6
+            faults.append(replace(fault, amount=begins_at + 0.2 * (2 * fault.amount % 1)))
+    usual = Limits()
+    limits = replace(
+        plan.limits,
+        snapshot_entries=random.choice(_SNAPSHOT_ENTRIES),
+        hour_ms=usual.hour_ms,
+        reserved_hours=usual.reserved_hours,
+    )
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.time_ns)), limits=limits)
 
 
 def _with_second_group(plan: Plan, kinds: tuple[str, ...]) -> Plan:
