@@ -33,8 +33,10 @@ _STEP: Final = 3
 
 def core(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """Mends everything, leaves a majority of the voters alone from now on, and breaks all other nodes."""
+    # Of its own, so that what the fault says fixes the core, whatever was drawn before.
     random = stream(f"core {fault.target} {fault.amount}")
     stage.wishes.withdraw()
+    # Whatever was broken before may be in the core, or hit one of its members harder than another.
     heal_everything(stage)
     in_service = stage.members.in_service()
     voters = [one for one in in_service if one.name in stage.members.committed_voters]
@@ -76,6 +78,7 @@ def _cut(stage: Stage, host: BrokerHost, *, hears: bool = False, is_heard: bool 
                 (host.name, other.name, is_heard),
                 (other.name, host.name, hears),
             ):
+                # Looked at anew each time: an earlier fault that ends takes one cut away, whosever it was.
                 if bool(stage.network.link(source, target).cut) is is_open:
                     stage.network.set_cut(source, target, not is_open)
 
@@ -103,6 +106,7 @@ def _mute(stage: Stage, host: BrokerHost, random: Random) -> int:
 
 
 def _flaps(stage: Stage, host: BrokerHost, random: Random) -> int:
+    # The link to any other machine tells: all of them are cut alike.
     is_open = not stage.network.link(
         host.name, stage.members.machines[host is stage.members.machines[0]].name
     ).cut

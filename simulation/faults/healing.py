@@ -27,6 +27,7 @@ def heal_everything(stage: Stage) -> None:
             # Its disk was found damaged beyond repair: the operator gives it a new one.
             stage.members.give_new_disk(host)
         host.is_broken = False
+        # Last, over a disk and with a release that are as they should be.
         host.start()
     for name_server in stage.name_servers:
         name_server.heal()

@@ -171,6 +171,7 @@ def depose(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
 def sever(stage: Stage, pairs: list[tuple[str, str]], duration_ns: int) -> None:
     """Resets all connections between the hosts of each pair, and lets none through for a while."""
+    # Some call this later than the fault that they are part of, when all faults may have ended.
     if stage.is_calm():
         return
     both = dict.fromkeys((*pairs, *((other, one) for one, other in pairs)))
@@ -238,6 +239,7 @@ def clog(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """A link takes a few KiB and then nothing."""
     source, target = _direction(stage, host, fault)
     held_up = stage.counted_once(fault.kind)
+    # What the window takes is held back as well: the kernel of the sender has it, and the receiver does not get it.
     stage.network.set_clogged(source, target, True)
     stage.network.set_cut(source, target, True)
     stage.network.link(source, target).held_by.append(held_up)

@@ -77,6 +77,7 @@ def _leave_behind(stage: Stage, fault: Fault) -> None:
     if leader is None or follower is None or follower.process is None:
         return
     processes.kill(stage, follower, replace(fault, kind="kill", duration_ns=_AWAY_NS))
+    # From a half on the fault is of one machine.
     alone = replace(fault, kind="retention", amount=0.9, duration_ns=2 * SECOND)
     for other in stage.members.in_service():
         if other is not follower:
@@ -108,6 +109,7 @@ def _lose_power(stage: Stage, fault: Fault) -> None:
 def _depose(stage: Stage, fault: Fault) -> None:
     leader = stage.members.leader()
     if leader is not None:
+        # From a half on nobody hands over once more while they are parted.
         links.depose(stage, leader, replace(fault, kind="depose", amount=0.5 + fault.amount / 2))
 
 
@@ -256,6 +258,7 @@ def at_a_moment(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         stage.done(fault, one.name, f"{moment_name} with {other.name}: {strike_name}")
         STRIKES[strike_name](stage, one, other, fault)
 
+    # Watched first: what is brought about may be over in the next turn.
     when_it_comes(stage, stage.members.machines, moment.with_whom, delay_ns, strike)
     moment.brought_about(stage, fault)
 

@@ -89,6 +89,7 @@ def release(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         return
     if host.release is THIS_RELEASE:
         nodes = [other.process.node for other in stage.members.machines if other.process is not None]
+        # Nodes of the earlier release could not read what the group writes from then on, and their operator knows that.
         if any(node.replica.metadata.format > EARLIER_RELEASE.newest_format for node in nodes):
             return
         target = EARLIER_RELEASE

@@ -53,6 +53,7 @@ class Damage:
     def _place(self, log: EntryLog, index: int) -> tuple[int, int]:
         """Returns where an entry begins, and its size."""
         noted = log.unit_unchecked(index)
+        # A unit that is damaged may lead anywhere: the header of the entry there tells.
         if noted is None or not self._leads(log, index, *noted):
             for byte, content in self.units:
                 at = index * UNIT_BYTES - byte

@@ -187,6 +187,7 @@ class Availability:
         for host in members:
             if not _is_whole(host, now_ns):
                 self._whole.pop(host.name, None)
+            # Its process may have ended and begun again between two looks.
             elif self._whole.get(host.name, (0, -1))[1] != host.incarnation:
                 self._whole[host.name] = now_ns, host.incarnation
         for one, other in combinations(sorted(members, key=lambda host: host.name), 2):
@@ -200,6 +201,7 @@ class Availability:
         ):
             pair.whole_ns = pair.linked_ns = None
             return
+        # One of the two is whole anew since the last look: the time of their links begins again, too.
         if pair.whole_ns is None or pair.whole_ns < max(self._whole[one.name][0], self._whole[other.name][0]):
             pair.whole_ns = pair.unlinked_ns = now_ns
         connections = _connections(one, other)
@@ -234,6 +236,8 @@ class Availability:
         best: tuple[int | None, tuple[str, ...]] = (None, ())
         names = sorted(host.name for host in voters)
         size = len(self._model.voters) // 2 + 1
+        # The present one first: another that has stood as long does not take its place, with which all bounds would
+        # begin anew.
         for chosen in (self._core, *combinations(names, size)):
             since = self._whole_since(chosen) if len(chosen) == size else None
             if since is not None and (best[0] is None or since < best[0]):
@@ -356,6 +360,7 @@ class Availability:
         leaders = [host for host in voters if self._leads(host, voters)]
         if not leaders:
             return False
+        # A deposed leader serves on until it hears of that; what it cannot commit says nothing.
         raft = max((_raft(host) for host in leaders), key=lambda raft: raft.term)
         is_all: bool = raft.commit_index >= raft.log_terms.last_index
         return is_all or self._model.last_index > self._seen_index

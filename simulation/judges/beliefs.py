@@ -110,11 +110,14 @@ class Beliefs:
         match message:
             case AppendResponse() | SnapshotResponse():
                 leadership = self._leaderships.get(message.target)
+                # What is committed by now rests on what was heard before: so that is judged first, and then the answer
+                # counts.
                 if leadership is not None and leadership.term == message.term:
                     self._check_commit(message.target, leadership)
                     leadership.answered(message)
             case VoteResponse(granted=True, pre_vote=False):
                 votes = self._votes.setdefault((message.request_term, message.target), {})
+                # A vote that was given once without that condition stays one.
                 votes[message.source] = votes.get(message.source, True) and message.recovering
             case RecoveryRequest():
                 leadership = self._leaderships.get(message.target)

@@ -124,12 +124,14 @@ class ClientJudge:
         """Notes that a request failed, certainly ("fail") or of unknown outcome ("info")."""
         if asked.values:
             self._ended(asked, outcome)
+        # One of unknown outcome stays: its offset may be stored at any time, and is accounted for by it then.
         if asked.request is not None and outcome == "fail":
             self._requests[asked.offset_key].remove(asked.request)
 
     def _ended(self, asked: Question, outcome: str) -> None:
         for value in asked.values:
             outcomes = self.outcomes[asked.topic, value]
+            # Which of the open attempts at this message it was makes no difference to what is judged.
             outcomes[outcomes.index("open")] = outcome
 
     def was_read(
@@ -153,6 +155,7 @@ class ClientJudge:
             self._passed(asked, queue, expected, offset)
             expected = offset + 1
         self.read += len(values)
+        # Who has asked from behind the end may be left there.
         if next_offset > len(keys) and next_offset > asked.offset:
             raise _untrue(
                 "reads leave nothing out",
@@ -211,6 +214,7 @@ class ClientJudge:
         self.answered += 1
         if not self._afterwards:
             if asked.request is not None:
+                # It was carried out by now, and accounts for nothing that is stored later.
                 asked.request.until_ns = self._now_ns()
             self._account_for_offsets(asked.offset_key)
         history = self._model.offsets.get(asked.offset_key, [])

@@ -103,6 +103,7 @@ class FormerLeader:
 
     def _look(self) -> None:
         for field, value in self._fields():
+            # What the part did not have then has nothing to be held to.
             before = self._at_start.get(field, value)
             if value != before:
                 _, part, name = field

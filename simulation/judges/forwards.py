@@ -48,6 +48,7 @@ def watch_forwards(name: str, relayed: RelayedClients) -> None:
                     f"request {command.code} of client {connection.number} at {connection.node} was overtaken"
                 )
                 raise Violation(IN_ORDER, name, detail)
+            # Those before it have come to nothing, and must not be handled behind it.
             for _ in range(before + 1):
                 opaques.popleft()
         received(connection, command)

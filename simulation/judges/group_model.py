@@ -227,6 +227,8 @@ class GroupModel:
             last, position, data = self._run(node, log, first_index, last_index)
             image = self._terms.get(term)
             if image is None:
+                # Its leader writes an entry before it sends it, so nobody else can be the first to have one of its
+                # term.
                 if leader != node:
                     raise Violation("log matching", node, f"entries of term {term}, which {leader} leads")
                 image = _TermImage(first_index, position, log.term_of(first_index - 1), last, bytearray(data))

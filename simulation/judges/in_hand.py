@@ -34,6 +34,7 @@ def watch_what_is_in_hand(name: str, node: Node) -> None:
 
     def stages(group: str, topic: str, queue_id: int, offset: int) -> None:
         stage(group, topic, queue_id, offset)
+        # Behind the call: only then it shows whether the report was taken, or rightly left out.
         goes = any(concerns(group, topic) for concerns in commits._deletions)
         if goes and (group, topic, queue_id) in commits._staged:
             raise Violation(OF_ITS_TIME, name, f"{offset} of {group} in {topic}/{queue_id}, while that goes")

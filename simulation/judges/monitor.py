@@ -280,6 +280,7 @@ class Monitor:
         watched = self._watched.get(host.name)
         is_up = watched is not None and watched.log is not None
         if role == "candidate":
+            # No message tells of the vote that a candidate gives itself, so `_watch_votes` does not see it.
             self.voted(host.name, term, host.name)
             if is_up:
                 self._steps.stands(host.name, term)
@@ -301,6 +302,7 @@ class Monitor:
             self.model.appended(host.name, watched.log, first_index, last_index, term)
             self.power_losses.appended(host.name, first_index, self._now_ns())
             watched.terms.append(term, last_index - first_index + 1)
+            # Only a leader that serves raises the group's head, and only on such a disk does it take what is not old.
             if _is_nearly_full(host) and host.process is not None and host.process.replica.serving:
                 while first_index <= last_index:
                     run = watched.log.run(first_index, last_index)
@@ -319,6 +321,7 @@ class Monitor:
     def reset(self, host: BrokerHost, first_index: int) -> None:
         """Checks a log that begins anew after a snapshot: all before is committed. Raises Violation."""
         self._note(host.name, f"log begins anew at {first_index}", mark=MARKED)
+        # Nothing of what was appended before is in the log any more.
         self.power_losses.truncated(host.name, -1)
         processes = [other.host.process for other in self._watched.values()]
         self._marks.reset(is_led=any(one is not None and one.replica.serving for one in processes))

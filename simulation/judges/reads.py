@@ -61,6 +61,7 @@ class Reads:
             for read in [read for read in leadership.waiting if read not in waiting]:
                 self._check(name, raft, leadership, leadership.waiting.pop(read))
             for read in waiting:
+                # That of the last turn: a round which has begun in this one may have begun before the read came.
                 leadership.waiting.setdefault(read, leadership.round)
         leadership.round = raft.heartbeat_round
 

@@ -468,6 +468,8 @@ class Waits:
             return None
         leader = max(leaders, key=lambda host: _replica(host).raft.term)
         raft = _replica(leader).raft
+        # While members change, a majority by the one configuration need not be one by the other: nobody's help is
+        # certain.
         if not _replica(leader).serving or set(raft.configuration.voters) != set(voters):
             return None
         linked = [

@@ -228,11 +228,14 @@ class BrokerHost:
         """Starts a process over what the disk holds; does nothing while one runs."""
         if self.process is not None or self.needs_new_disk or not self.in_service or self.is_broken:
             return
+        # The kernel is up before any process: from now on it refuses connections, where a machine without power is
+        # silent.
         self.surroundings.network.set_dark(self.name, False)
         self.incarnation += 1
         self.surroundings.journal.acting = self.name
         try:
             self.process = BrokerProcess(self)
+            # Before it runs: from then on it may rightly cut its log for a leader.
             self._check_kept(self.process)
             self.process.run()
         except PowerFailure as failure:
@@ -294,6 +297,8 @@ class BrokerHost:
         """Its process has closed its replica and ended."""
         assert self.process is not None, "it has just closed its replica"
         log = self.process.replica.store.log
+        # Read while there is a process, and kept behind `kill`, which forgets the promise. Of a damaged log no end is
+        # promised.
         last_index = None if log.damaged else log.last_index
         self.kill()
         self.kept_index = last_index
@@ -301,6 +306,7 @@ class BrokerHost:
     def kill(self) -> None:
         """SIGKILL: the kernel closes the connections and keeps the page cache."""
         self.kept_index = None
+        # Now, as the cache may drop pages with the process; and only where it may, as the copy of a whole log is dear.
         before = self.page_cache() if self.disk.may_evict else {}
         self._drop_process()
         self.disk.lose_process()
@@ -322,6 +328,7 @@ class BrokerHost:
             endpoint.vanish()
         self.disk.lose_power()
         self.surroundings.network.set_dark(self.name, True)
+        # Last, as what was there is compared with what the disk holds now.
         self.surroundings.power_watcher.power_failed(self, before, fault)
 
     def was_held_up(self, until_ns: int) -> None:
@@ -333,16 +340,19 @@ class BrokerHost:
         self.paused = False
         self.deferred.clear()
         self.backlog.clear()
+        # The process that ends here had used up its own; those that the machine lacks the next process lacks, too.
         if not self._process_has_descriptors:
             self.free_descriptors()
         self.surroundings.network.stop_listening(self.address)
         self.surroundings.network.stop_listening(self.peer_address)
         if process is not None:
+            # What the world still holds of its callbacks comes to nothing (`BrokerProcess.guarded`).
             process.dead = True
             self.surroundings.watcher.stopped(self)
 
     def failed(self, error: BaseException) -> None:
         """An exception came out of the process."""
+        # A judge that looks on from within the process has found something: the process itself goes on.
         if isinstance(error, Violation):
             self.surroundings.journal.found(error)
             return
@@ -420,6 +430,8 @@ class BrokerHost:
     def _read_sockets(self) -> None:
         if self.paused:
             return
+        # Two kinds of ends stay unread: the process does not want more from the one yet, and has not accepted the
+        # other.
         held_back = self.process.held_back() if self.process is not None else set[Endpoint]()
         held_back.update(endpoint for _, endpoint in self.backlog)
         for endpoint in self.surroundings.network.endpoints_of(self.name):
@@ -437,6 +449,7 @@ def is_undisturbed(host: BrokerHost, now_ns: int) -> bool:
         return False
     if host.disk_slowed is not None:
         return False
+    # Each job holds a machine up for a while; only where that is longer than a whole disk takes is something wrong.
     return host.held_up_until_ns <= now_ns + _JOB_NS
 
 
@@ -536,6 +549,7 @@ class BrokerProcess:
             if self.dead:
                 return
             if host.paused:
+                # Through `_call` and not as it is: the process may be dead, or paused again, when its turn comes.
                 host.deferred.append((self._call, (callback, arguments)))
                 return
             # Whatever comes out of here came out of the process: nothing else of the world is to fall with it.
@@ -605,6 +619,8 @@ class BrokerProcess:
         failure: DiskError | None = None
         under_way: JobUnderWay | None = None
         try:
+            # The worker reads and writes now, and only the effect comes later: meanwhile power may fail, with any part
+            # of it.
             under_way = host.disk.begin_job(job.run)
         except DiskError as error:
             failure = error
@@ -619,6 +635,8 @@ class BrokerProcess:
 
         def ended() -> None:
             self.jobs_out.remove(ended)
+            # When the job comes back and not before: as in production, the node serves on until it hears of the
+            # failure.
             if failure is not None and job.failure_stops_node:
                 raise failure
             if under_way is not None:
@@ -672,6 +690,7 @@ class BrokerProcess:
 
         if (no_descriptor := host.disk.lacks_descriptors) is not None:
             no_descriptor()
+            # In an event of its own: nobody who dials expects to be told within the call.
             self._scheduler.after(0, guarded, None, "too many open files")
         else:
             host.surroundings.network.connect(host.name, host.ip, line.address, arrived)
@@ -705,6 +724,7 @@ class BrokerProcess:
             stopped()
 
         def end() -> None:
+            # Behind the turn that calls this: it has not come to its own end, and needs the replica until then.
             self._scheduler.after(0, self.guarded(close))
 
         self.guarded(self.running.stop)(end)
@@ -712,6 +732,8 @@ class BrokerProcess:
     def close_after_failure(self) -> None:
         """A process that meets an error on its way out closes its replica all the same, as the shell does."""
         if not self._is_closed:
+            # Disarmed, as nobody catches a `PowerFailure` that comes out of here, where another error is being dealt
+            # with.
             self.host.disk.arm_power_failure(0)
             try:
                 self._close()

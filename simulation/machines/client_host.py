@@ -92,6 +92,7 @@ class ClientHost:
             self._read_sockets()
         else:
             self._read_sockets()
+            # Behind all that the sockets deliver, which comes in events of this moment.
             self._network.scheduler.after(0, runtime.resume)
 
     def _read_sockets(self) -> None:

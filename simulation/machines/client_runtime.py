@@ -50,6 +50,8 @@ class SimulatedStream:
         """
         while not self._received:
             if self._ended is not None:
+                # By the words of the network: these are errors to who reads, and an end that the peer has closed is
+                # none.
                 if "reset" in self._ended or "acknowledged" in self._ended:
                     raise OSError(errno.ECONNRESET, self._ended)
                 if self._ended == "closed here":
@@ -75,6 +77,7 @@ class SimulatedStream:
             self._ended = reason
         if self._arrival is not None:
             self._arrival.set()
+        # Who waits for room has to hear of it, too.
         self._on_writable()
 
     def _on_writable(self) -> None:

@@ -64,6 +64,7 @@ class Inode:
         """Pages that look clean may leave the cache when nobody maps them; whoever reads next reads the disk."""
         for page in sorted(self.dropped):
             if random.random() < 0.5:
+                # One that was stored into since is dirty, and dirty pages stay in the cache.
                 if self.cached[page : page + PAGE_BYTES] == self.dropped[page]:
                     self.cached[page : page + PAGE_BYTES] = self.durable[page : page + PAGE_BYTES]
                 del self.dropped[page]

@@ -86,6 +86,7 @@ class Medium:
     def is_harmed(self, page: Page) -> bool:
         """True if the file is still there, and does not hold again what it did."""
         inode = self._names.get(page.path)
+        # A snapshot is not mended in its place: another file takes its name.
         if inode is None or page.path == "snapshot":
             return inode is page.inode
         return inode.cached[page.begin : page.begin + PAGE_BYTES] != page.content

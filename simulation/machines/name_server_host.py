@@ -229,6 +229,7 @@ class NameServerHost:
 
     def _turn(self, sessions: NameServerSessions) -> None:
         self.begin()
+        # Told first: what is answered in this turn is judged as without those brokers.
         if sessions.sweep_due_ns <= self._time.now_ns:
             for watcher in self._watchers:
                 watcher.name_server_expired(self)
@@ -243,6 +244,7 @@ class NameServerHost:
         self._await_sweep(sessions)
 
     def _guarded(self, callback: Callable[..., object]) -> Callable[..., None]:
+        # For the process that runs now: what comes for it once another one runs is dropped.
         core = self._core
 
         def call(*arguments: Any) -> None:
@@ -275,6 +277,7 @@ class NameServerHost:
         assert self._core is not None, "only a running process is asked"
         number = self._numbers[connection]
         if self.storage is not None:
+            # The watcher looks at what this request alone has met.
             self.storage.failed = False
         try:
             answer = yield from self._core.answer_in_steps(connection, command, now_ns, sight)

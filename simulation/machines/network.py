@@ -123,6 +123,7 @@ class Endpoint:
         """Closes this end; what the kernel has taken is still delivered, then the other end sees the end."""
         if not self._closed:
             self._shut()
+            # The end of the stream travels behind all that was sent, as data does.
             self._queue.append((self._arrival_ns(), None))
             self._schedule()
 
@@ -212,6 +213,7 @@ class Endpoint:
             network.fired("loss")
             delay += _RETRANSMISSION_NS
         arrival = network.scheduler.now_ns + delay
+        # A segment that was lost holds up all behind it, as TCP keeps their order.
         if arrival < self._last_arrival_ns:
             return self._last_arrival_ns
         self._last_arrival_ns = arrival
@@ -234,8 +236,10 @@ class Endpoint:
             self._stall(now_ns)
             return
         self._stalled_since_ns = -1
+        # A closed end takes what comes, too: by answering with a reset.
         if not peer.readable and not peer._closed:
             return  # the receiver kicks when it reads again
+        # Nobody answers there, not even with a reset: only the time limit of this end will tell.
         if peer.host in network.dark_hosts:
             self._stall(now_ns)
             return
@@ -278,10 +282,12 @@ class Endpoint:
         """Notes that nothing gets through: healing the link will kick, and the user timeout goes on."""
         if self._stalled_since_ns < 0:
             self._stalled_since_ns = now_ns
+            # No run waits for longer limits, such as the default.
             if not self._closed and self.user_timeout_ns < 600 * SECOND:
                 self._network.scheduler.after(self.user_timeout_ns, self._give_up, now_ns)
 
     def _give_up(self, since_ns: int) -> None:
+        # A stall that has ended is over, also if another one has begun since: that one has a timer of its own.
         if self._stalled_since_ns == since_ns and not self._closed:
             self._drop()
             self.on_closed("nothing was acknowledged for too long")
@@ -291,6 +297,7 @@ class Endpoint:
         if not self._queue:
             return
         at = self._network.scheduler.now_ns + self.link.random.randrange(MILLISECOND, _HEALING_NS)
+        # What is sent from now on does not overtake what waited.
         self._last_arrival_ns = max(self._last_arrival_ns, at)
         self._queue = deque((max(time, at), data) for time, data in self._queue)
         self._schedule()
@@ -399,6 +406,7 @@ class Network:
         far = Endpoint(self, target, own_address, back)
         near.peer, far.peer = far, near
         self._open[near] = self._open[far] = None
+        # The server's end is open half a round trip before the client hears of it, and may send first.
         listener[1](far)
         self.scheduler.after(delay, done, near, "")
 
@@ -412,6 +420,7 @@ class Network:
         link = self.link(source, target)
         was_cut = link.cut
         link.cut = max(0, link.cut + (1 if cut else -1))
+        # Only the last one that ends makes the link whole; before that, all that waits goes on waiting.
         if was_cut and not link.cut:
             for endpoint in list(self._open):
                 if endpoint.link is link:
@@ -430,6 +439,7 @@ class Network:
     def heal(self, source: str, target: str) -> None:
         """Ends all cuts of one direction, and whatever else makes it worse than others."""
         link = self.link(source, target)
+        # Through `set_cut`, which has what waited arrive.
         for _ in range(link.cut):
             self.set_cut(source, target, False)
         for _ in range(link.clogged):

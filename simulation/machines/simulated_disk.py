@@ -98,6 +98,7 @@ class SimulatedFile:
 
     def erase(self, begin: int) -> None:
         """Zeroes from `begin` on, durably."""
+        # Zeros are stored into these pages, so that they do not look clean any more.
         self._inode.dirty(begin, self.size)
         self._disk.step("erase", self.path)
         zeros = bytes(self.size - begin)
@@ -257,6 +258,7 @@ class SimulatedDisk:
             return  # power or process was lost meanwhile
         number = self._jobs_under_way.index(job)
         del self._jobs_under_way[number]
+        # What another job has begun to flush earlier, and has not ended, was older: see `_overtake`.
         for page in job.pages:
             self._overtake(self._jobs_under_way[:number], *page)
         self._finish(job)
@@ -407,6 +409,7 @@ class SimulatedDisk:
         inode.cached[:] = whole
         inode.durable[:] = whole
         inode.durable_size = len(whole)
+        # What makes the new name durable makes durable all that has happened to other names beside it.
         directory = path.rpartition("/")[0] or "."
         self._sync_names(directory)
         self._names[path] = inode
@@ -468,6 +471,7 @@ class SimulatedDisk:
         for tree in [tree for tree in self._removed_trees if tree.rpartition("/")[0] == parent]:
             self._removed_trees.remove(tree)
             for path in [path for path in self._durable_names if path.startswith(f"{tree}/")]:
+                # The tree's name may have been given to another file since, which stays.
                 if self._names.get(path) is not self._durable_names[path]:
                     del self._durable_names[path]
         for path in [path for path in self._durable_names if path.rpartition("/")[0] == parent]:

@@ -185,6 +185,7 @@ class TaskGroup:
         traceback: types.TracebackType | None,
     ) -> bool:
         process = self._process
+        # Nothing is waited for: every task of the process is ended in the same way (`TaskProcess.kill`).
         if isinstance(error, ProcessKilled):
             return False
         if error is not None:
@@ -202,6 +203,7 @@ class TaskGroup:
                     while self._children:
                         self._emptied = SimulatedEvent(process)
                         await self._emptied.wait()
+        # Asked before the scope is left; whose cancellation it was decides whether it ends here or goes on outwards.
         own = self._scope.cancel_called
         self._scope.__exit__(None, None, None)
         if len(self._errors) == 1:
@@ -356,6 +358,7 @@ class TaskProcess:
         """Looks for suspended tasks whose scope is cancelled."""
         if self.killed:
             return
+        # One scope's cancellation may concern any number of tasks: scopes do not know who is in them.
         for task in list(self._tasks):
             if task.waiting and task.scope is not None and task.scope.is_cancelled():
                 task.abort()
@@ -365,6 +368,7 @@ class TaskProcess:
 
     def _fire(self, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         if self.is_paused:
+            # In the order in which they fire, which is that of their times.
             self._late.append((callback, arguments))
         elif not self.killed:
             callback(*arguments)

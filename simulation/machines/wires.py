@@ -54,6 +54,7 @@ class Wires:
         """Sends what is queued, and closes what is to be closed."""
         for connection in self._outgoing.take() if self._outgoing.connections else ():
             endpoint = self.endpoints.get(connection)
+            # Taken in any case: what is queued for a connection that is gone is dropped.
             buffers = connection.take()
             if endpoint is None:
                 continue
@@ -72,6 +73,7 @@ class Wires:
                 elif not endpoint.readable:
                     self._look_whether_to_read(connection, endpoint)
             if endpoint.closed:
+                # Not now, in the middle of a turn: the process hears of it in an event of its own.
                 self._scheduler.after(0, self._guarded(self._closed), connection, _CLOSED_HERE)
 
     def _keep(self, connection: Connection, endpoint: Endpoint, size: int) -> None:

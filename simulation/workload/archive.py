@@ -78,6 +78,7 @@ async def _read(runtime: Runtime, admin: AdminClient, directory: BackupWriter) -
     addresses = await admin.addresses(leader.group)
     for _ in range(_NODES_ASKED):
         address = random.choice(sorted(addresses))
+        # A snapshot is one node's: what has come of another's is dropped. Entries are the same on all, and stay.
         copy.restart()
         try:
             while (request := copy.next_request()) is not None:

@@ -180,6 +180,7 @@ async def _see(context: Context, rules: Configurations, admin: AdminClient, addr
 def _permission(answer: RemotingCommand) -> int | None:
     if answer.code != ResponseCode.SUCCESS:
         return None
+    # Clients must be able to read it: this raises where they are not.
     parse_route(TOPIC, answer.body)
     return TopicRouteData.decode(answer.body).queue_datas[0].perm
 

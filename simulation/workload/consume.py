@@ -20,6 +20,7 @@ async def consume(load: Load, runtime: Runtime, writer: TraceWriter) -> None:
             trace=writer,
             runtime=runtime,
         ) as consumer:
+            # Members come and go, so that the others share out the queues anew.
             stay_s = random.expovariate(1 / 20)
             with runtime.move_on_after(stay_s):
                 async for message in consumer:

@@ -144,6 +144,7 @@ class _Founder:
         refused: list[int] = []
 
         async def make(address: str, names: Sequence[str]) -> None:
+            # Before they are asked for: whatever becomes of the request, they may be there then.
             if kind == "groups":
                 self._may_have.update(names)
             try:
@@ -176,6 +177,7 @@ class _Founder:
                 for queue_id in range(SQUARE_QUEUES):
                     queue = MessageQueue(SQUARE, context.groups[0], queue_id)
                     asked = context.judge.asked("founder", trace_key(queue), group, (), 0)
+                    # As above: each of these may be stored, and no answer says so.
                     context.judge.asked_to_store(asked)
                     fields = {
                         "topic": SQUARE,
@@ -184,6 +186,8 @@ class _Founder:
                         "commitOffset": "0",
                     }
                     connection.send_one_way(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+            # The last one once more, with an answer, which comes behind all the others and tells whether there was
+            # room.
             answer = await connection.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
         except ClientError:
             return

@@ -59,6 +59,8 @@ async def _next_step(context: Context, random: Random, admin: AdminClient, statu
     members, group_name = context.members, context.groups[0]
     known = (*status.voters, *status.learners)
     for host in members.in_service():
+        # What a leader says may be of a change that is not committed: a machine that is taken away before that breaks
+        # what Raft assumes.
         if host.name not in known and host.name not in members.committed:
             members.retire(host)
             context.journal.operated("membership", host.name, "is taken away")

@@ -128,6 +128,7 @@ class Orders(Invariant):
                 "one holder of an ordered queue", member, f"{place}: {other.member} is at work on it"
             )
         lock = self._granted.locks.get((GROUP, TOPIC, queue_id))
+        # Behind its id a client names the number of its unlocks (`OrderLocks.acquire`).
         if lock is None or lock.client.partition("!")[0] != member:
             raise Violation("handled under its own lock", member, f"{place}: {lock}")
         # The holder before may have handled more than it has stored: another member begins at a stored offset. The same
@@ -145,6 +146,7 @@ class Orders(Invariant):
         try:
             yield
         finally:
+            # While this one stood still, another may have begun, and what it does counts from then on.
             if self._work.get(queue_id) is work:
                 del self._work[queue_id]
                 self._last[queue_id] = (member, offset)

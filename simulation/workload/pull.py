@@ -183,6 +183,8 @@ async def _begin(consumer: PullConsumer, reader: _Reader, runtime: Runtime) -> N
 
 
 async def _commit(consumer: PullConsumer, reader: _Reader, random: Random) -> None:
+    # Told to the judge before they leave: from then on they may be stored, also if this process does not live to see
+    # it.
     offsets = consumer.positions()
     if offsets and random.random() < 0.3:
         chosen = random.choice(sorted(offsets))

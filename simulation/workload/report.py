@@ -115,6 +115,8 @@ class _Reporter:
             # Where its group cannot be made, for want of room, nothing of it counts.
             self._open.setdefault(queue, []).append(offset)
         judge = self._context.judge
+        # Asked for at any rate: that it is stored must not surprise the judge of all offsets, whatever is said of it
+        # here.
         judge.asked_to_store(judge.asked(self.group, trace_key(queue), self.group, (), offset))
         self._context.journal.did(
             "offset reported one way" if pull is None else "offset reported with a pull"

@@ -136,6 +136,8 @@ class Letters(Invariant):
         assert isinstance(fields, SendMessageHeaderV2), "the header of 325"
         exchange = self._exchange(parse_properties((fields.properties or "").encode()))
         exchange.answers[bytes(body)] = None
+        # Counted before it leaves: the answer may be pushed, and stored, before its request is answered, or without
+        # that.
         exchange.requests += 1
         attempt = Attempt()
         yield attempt
@@ -205,6 +207,7 @@ async def correspond(context: Context, runtime: Runtime, writer: TraceWriter) ->
         assert take is not None, "a producer takes replies"
         take(connection, command)
 
+    # In front of the client's own handler, so that an answer is judged before the call that waits for it returns.
     take = producer.core.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed)
 
     async def write() -> None:

@@ -106,6 +106,7 @@ class _Place:
         self.orders.append((now_ns, target))
         self.read.clear()
         self.is_excused = False
+        # What was answered before cannot have told of this order, and a report that was taken before cannot undo it.
         self.asking = [asking for asking in self.asking if asking.until_ns >= now_ns]
         self.reports = [report for report in self.reports if report.until_ns >= now_ns]
 
@@ -244,6 +245,7 @@ class Resets(Invariant):
             return
         place.offset = offset
         skipped = self._first_unread(place, queue_id, offset)
+        # One late report may take the consumer group past what nobody got; what follows it goes on from there.
         if skipped is None or place.is_excused:
             return
         if any(
@@ -351,10 +353,12 @@ class Resets(Invariant):
     def _ended(self, group: str, queue_id: int, offset: int, now_ns: int) -> None:
         """Judges the end of an order: a member was told of it by an answer, and has pulled from there."""
         place = self.place(group, queue_id)
+        # A newer order leads elsewhere, and goes on.
         if place.parked != offset:
             return
         place.parked = None
         heard = [asking for asking in place.asking if asking.until_ns >= place.ordered_ns]
+        # By one of these the member was told of the order, and by another it went there.
         has_followed = any(asking.offset == offset for asking in heard) and len(heard) > 1
         if not has_followed and sum(asking.offset is not None for asking in heard) <= TOLD_MAX:
             raise Violation(
@@ -434,6 +438,7 @@ class Member:
     def sent(self, queue_id: int, offset: int) -> None:
         """Notes that a member has heard of an order. Raises Violation."""
         orders = self._rules.place(self.group, queue_id).orders
+        # An answer names the place and not the order: of several with one target the newest stands.
         known_ns = next((time_ns for time_ns, target in reversed(orders) if target == offset), None)
         if known_ns is None:
             raise self._violation("resets are ordered", queue_id, f"sent to {offset}; orders were {orders}")

@@ -126,6 +126,7 @@ class Restrictions(Invariant):
         yield attempt
         answer = attempt.answer
         is_ours = isinstance(fields, dict) and fields["topic"] == TOPIC
+        # A process that began meanwhile may answer by an older state, until it has applied all again.
         if answer is None or not is_ours or not is_known or processes != self._processes():
             return
         allowed = {

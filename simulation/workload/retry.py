@@ -246,6 +246,7 @@ class Retries(Invariant):
         added = {"RETRY_TOPIC": TOPIC, "ORIGIN_MESSAGE_ID": origin}
         if record.topic == _DEAD_LETTERS:
             added |= {"DLQ_ORIGIN_TOPIC": TOPIC, "DLQ_ORIGIN_MESSAGE_ID": origin}
+        # What waits says besides for how long, and where it is to go then.
         ignored = _WHILE_WAITING if record.topic == SCHEDULE_TOPIC else ()
         found = {name: value for name, value in properties.items() if name not in ignored}
         sent = first.record

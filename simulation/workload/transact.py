@@ -146,6 +146,7 @@ class Transactions(Invariant):
         if half_offset in self._listed:
             raise Violation("one operation message", "group", f"half message {half_offset} is listed twice")
         self._listed[half_offset] = None
+        # A commit, or the end of the questions, was in the log before; without one this entry is the rollback itself.
         if half_offset in self._decided:
             return
         half = self._decide(half_offset, "rolled back")

@@ -71,4 +71,5 @@ class WatchedPool(ConnectionPool):
                 attempt.is_confirmed = answer.code == ResponseCode.SUCCESS
                 attempt.is_refused = answer.code in BUSY_CODES
                 return answer
+        # Behind the block: an error within would end the watch at its `yield`, before it has looked at the outcome.
         raise failure

@@ -183,6 +183,7 @@ async def write(context: Context, runtime: Runtime, writer: TraceWriter) -> None
                 await runtime.sleep(0.3)
 
         async def attempt(written: _Written) -> None:
+            # Asked before the attempt begins: another process may end the portion meanwhile.
             was_done = written.name in invariant.is_done
             # A row is known by what it is, not by its place.
             rows = random.sample(written.rows, len(written.rows))

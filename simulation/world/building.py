@@ -203,6 +203,7 @@ class World:
         plan = self.plan
         machines = range(plan.nodes + (0 if group.number else plan.shape.spares))
         ips = {group.node_names(machine): group.ip(machine) for machine in machines}
+        # The group begins without the spare machines, which operators add to it.
         peers = {name: f"{ips[name]}:40911" for name in list(ips)[: plan.nodes]}
         group.model.voters = tuple(peers)
         options, limits = (
@@ -394,6 +395,7 @@ class World:
     def _client_failed(self, name: str, error: BaseException) -> None:
         """Notes what a client's main task raised; what several of its tasks raised at once comes as a group."""
         while isinstance(error, BaseExceptionGroup):
+            # One that is found first ends the run anyhow.
             error = error.exceptions[0]
         if not isinstance(error, Violation):
             error = Violation("a client fails", name, "".join(traceback.format_exception(error)))

@@ -95,6 +95,7 @@ def _unread(world: World) -> Iterator[str]:
             if topic != TOPIC:
                 continue
             consumed = world.context.consumed_offsets.get((group.name, queue_id), ())
+            # What some node has deleted nobody need have read.
             begin = queue.first_kept(0, len(queue.keys), model.kept_from)
             missing = [offset for offset in range(begin, len(queue.keys)) if offset not in consumed]
             if missing:

@@ -195,6 +195,7 @@ class _Course:
             if seed is not None:
                 fork = Fork(scheduler.events_run, scheduler.now_ns, seed)
                 for timer in self._pending:
+                    # Those of this very moment strike still: the other future's begin behind it.
                     if timer.time_ns > fork.time_ns:
                         timer.cancel()
                 world.plan = with_future(world.plan, fork)
@@ -222,6 +223,7 @@ class _Course:
     def _calm(self) -> None:
         self._heal()
         self._world.journal.note("world", "calm: all faults end")
+        # What was acknowledged while there were faults is no sign that the group has recovered.
         self._acknowledged_at_calm = self._world.judges.acknowledged
 
     def _rest(self, until_ns: int) -> None:
