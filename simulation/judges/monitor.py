@@ -413,6 +413,7 @@ class Monitor:
             is_old = not _is_nearly_full(host)
             if is_old:
                 self._spares_what_waits(name, store.log.first_position)
+                # The group's head may have been raised for want of room on another node's disk.
                 is_old = not self.model.heads.was_forced
             self._marks.head_deleted(for_its_age=is_old)
             if not is_old:

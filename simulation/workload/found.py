@@ -205,6 +205,7 @@ class _Founder:
                 for topic in (*TOPICS, SQUARE):
                     if topic in table.topic_config_table:
                         await self._delete(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+                # The list of consumer groups lacks those that are known by their offsets alone.
                 for group in sorted(self._may_have):
                     fields = {"groupName": group, "removeOffset": "true"}
                     await self._delete(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)

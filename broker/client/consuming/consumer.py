@@ -145,6 +145,7 @@ class Consumer:
         self._runtime = self.core.runtime
         version = self._started_ms = self._runtime.wall_ms()
         self._subscriptions = _subscriptions(topics, version)
+        # What is sent back comes again in the retry topic, which RocketMQ's members subscribe to as well.
         if not broadcast:
             retries = RETRY_PREFIX + group
             self._subscriptions[retries] = Subscription.parse(retries, "*", version)

@@ -89,6 +89,7 @@ class OffsetFile:
     def load_now(self) -> dict[MessageQueue, int]:
         """Do what `load` does, in the caller's thread. Raises what it raises."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        # The system takes it back when the process ends, however that ends.
         self._take_lock()
         try:
             return self._load()

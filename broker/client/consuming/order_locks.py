@@ -180,6 +180,7 @@ class OrderLocks:
         for lock in locks:
             if lock.scope is not None:
                 lock.scope.cancel()
+        # Only when all are cancelled each is waited for: they end at the same time.
         for lock in staying:
             lock.leaving = True
             await self._wait_idle(lock)

@@ -60,6 +60,7 @@ class Lane:
     def connection(self, route: TopicRoute) -> Connection | None:
         """Return the open connection to the leader of the queue's group, None if there is no such queue or none now."""
         connection = self._connection
+        # Kept from message to message; in a new route another may lead.
         if connection is None or connection.closed or route is not self._route:
             address = route.address(self.queue.broker_name)
             connection = None

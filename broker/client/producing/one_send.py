@@ -199,6 +199,7 @@ class OneSend(Call):
                 if self.results is not None:
                     return self.results
                 follows = self._judge()
+                # Nothing has failed: the same member is asked once more, with the floor that it has told.
                 if follows is _Next.AT_ONCE:
                     is_begun = False
                     continue

@@ -109,6 +109,7 @@ class Preparer:
         born_ms = self._wall_ms()
         unique_keys = self._unique_keys.take(len(messages), born_ms)
         columns = BatchColumns([], [], [])
+        # Messages of a batch mostly have the same properties, which are checked and written once then.
         alike = messages[0]
         described = _described(alike)
         for message, unique_key in zip(messages, unique_keys, strict=True):

@@ -185,6 +185,7 @@ class TransactionalProducer:
         if message.is_delivered_later:
             raise MessageRejected("a message in a transaction cannot be delayed")
         outgoing = self.producer.preparer.message(message)
+        # By these a broker knows a half message, and whom to ask about it.
         properties = f"{outgoing.properties}TRAN_MSG\x01true\x02PGROUP\x01{self.group}\x02"
         if self._check_after_s is not None:
             properties += f"CHECK_IMMUNITY_TIME_IN_SECONDS\x01{self._check_after_s}\x02"
@@ -213,6 +214,7 @@ class TransactionalProducer:
         try:
             await self._calls.ask(half.queue, RequestCode.END_TRANSACTION, header)
         except ClientError as error:
+            # No broker has confirmed it in time, and none has refused it: one of them will ask.
             if error.retry_may_help:
                 raise TransactionUndecided(half.message_id, error) from error
             raise

@@ -105,6 +105,7 @@ def parse_route(topic: str, body: bytes | memoryview) -> TopicRoute:
     for data in route.queue_datas:
         if not brokers.get(data.broker_name):
             continue
+        # A topic that gets fewer queues is read from more than it is written to, until those are empty.
         counts[data.broker_name] = max(data.read_queue_nums, data.write_queue_nums)
         if data.perm & Permission.READ:
             readable += [

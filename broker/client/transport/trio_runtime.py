@@ -273,6 +273,7 @@ class TrioRuntime:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
             return await _secure(stream, self._tls, host)
+        # Trio has tried all addresses of the host; from here on it is a plain socket.
         connection = socket.socket(fileno=stream.socket.detach())
         connection.setblocking(False)
         return TrioByteStream(connection)
