@@ -164,6 +164,7 @@ def backward_sends(operations: Sequence[Operation], positions: Mapping[int, Posi
             steps[one.client].append((one.complete_ns, 1, max(places)))
         elif one.outcome == "info":
             for value in one.values:
+                # Of a value that was tried more often nobody knows which attempt stands there.
                 if tries[value] == 1:
                     steps[one.client] += [(one.invoke_ns, 0, position) for position in seen[value]]
     return [finding for listed in steps.values() for finding in _backward(sorted(listed))]

@@ -121,6 +121,7 @@ def state(one: Operation, log: Axis, heads: Axis) -> None:
             log.began(one.offset, begin)
     elif one.function == "head" and one.offset is not None:
         heads.began(one.offset, begin)
+        # Of the log it says that what is deleted had been there.
         if one.offset:
             log.ended(one.offset - 1, end)
             heads.ended(one.offset - 1, end)

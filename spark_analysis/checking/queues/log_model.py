@@ -98,6 +98,7 @@ def check_log(operations: DataFrame, *, sparse: bool = False) -> LogFindings:
         _bounded(positions, sparse=sparse)
         .where("acks > 1 OR different OR lower_ns > latest_ns OR unexplained OR holes > 0")
         .join(names.select("queue", "key", "axis"), "queue")
+        # Of first offsets no more is asked than that they never fall.
         .where("axis = 0 OR lower_ns > latest_ns")
         .select(
             *("key", "axis", "position", "lower", "latest", "value", "acks", "reads", "different", "known"),

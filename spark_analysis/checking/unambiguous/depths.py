@@ -19,6 +19,7 @@ class Depths:
                 change[begin + 1] += 1
                 change[end] -= 1
         depths = list(accumulate(change[:size]))
+        # Places behind the last moment are never free.
         self._least = [0] * self._width + depths + [1] * (self._width - size)
         self._all = [0] * (2 * self._width)
         for node in range(self._width - 1, 0, -1):

@@ -111,6 +111,7 @@ def stays_of(calls: Sequence[Call], put: str, take: str) -> Stays | SearchResult
             empties.append(Empty(call.op, call.invoke_ns, call.complete_ns))
         else:
             takes[call.result].append(call)
+    # To take this value out looks like a take that found nothing.
     if None in puts:
         return None
     for value, listed in takes.items():
