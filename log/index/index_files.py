@@ -57,6 +57,8 @@ class IndexFiles:
     _now_ms: int = 0
     end_offset: int = -1
     """The largest offset indexed or pending."""
+    _end_keys: int | None = None
+    """How many keys of the record at `end_offset` are in files, where more of them may come; None: it has all."""
     new_files: bool = False
 
     def __post_init__(self) -> None:
@@ -75,12 +77,15 @@ class IndexFiles:
         # A dispatch that failed comes again, and one after a start repeats what a checkpoint had.
         while begin < len(keys) and offsets[begin] <= self.end_offset:
             begin += 1
+        if self._end_keys is not None:
+            # The others of the record were in a file that is gone.
+            begin -= max(offsets[:begin].count(self.end_offset) - self._end_keys, 0)
         if begin < len(keys):
             pending_keys, pending_offsets, pending_times = self._keys
             pending_keys += keys[begin:]
             pending_offsets += offsets[begin:]
             pending_times += times[begin:]
-            self.end_offset = offsets[-1]
+            self.end_offset, self._end_keys = offsets[-1], None
             self._now_ms = now_ms
         if len(self._keys[0]) + self._hashed_count >= _PENDING_KEYS:
             self.write()
@@ -102,7 +107,7 @@ class IndexFiles:
         self._hash_keys()
         self._hashed.append((positive(hashes), offsets, times))
         self._hashed_count += len(hashes)
-        self.end_offset = int(offsets[-1])
+        self.end_offset, self._end_keys = int(offsets[-1]), None
         self._now_ms = now_ms
         if self._hashed_count >= _PENDING_KEYS:
             self.write()
@@ -207,7 +212,7 @@ class IndexFiles:
         self._mapped.clear()
         self._tail = None
         self._keys, self._hashed, self._hashed_count = ([], [], []), [], 0
-        self.end_offset = -1
+        self.end_offset, self._end_keys = -1, None
 
     def recover(self, notes: list[IndexNote] | None, *, clean_stop: bool) -> int | None:
         """Opens the files that the last checkpoint noted, cut back to what it noted, and removes others.
@@ -223,6 +228,7 @@ class IndexFiles:
                 # Offsets ascend from file to file: sound ones behind this one would have to be filled before it is. So
                 # they go, too, and what comes again of the files before it is passed over (`put`).
                 rebuild_from = file.begin_offset if sensible and self._files else 0
+                self._end_keys = self.keys_before(file, self.end_offset) if self._files else None
                 break
             self._files.append(file)
             self.end_offset = file.end_offset
@@ -240,10 +246,18 @@ class IndexFiles:
         """Returns a file by its name; None if it is gone."""
         return next((file for file in self._files if file.name == name), None)
 
-    def before(self, file: IndexFile) -> IndexFile | None:
-        """Returns the file before one of these."""
-        at = self._files.index(file)
-        return self._files[at - 1] if at else None
+    def keys_before(self, file: IndexFile, offset: int) -> int:
+        """Returns how many keys of the record at `offset` are in the files before one of these, or before one that is
+        to follow them: the keys of one record may be in several files. Raises DiskError.
+        """
+        before = self._files[: self._files.index(file)] if file in self._files else self._files
+        number = 0
+        for each in reversed(before):
+            at_end = each.keys_at_end(self.map(each).buffer, offset)
+            number += at_end
+            if at_end < each.count - 1:
+                break
+        return number
 
     def empty_copy(self, file: IndexFile, mapped: MappedFile) -> IndexFile:
         """Returns a file without entries, to be filled in place of one that is damaged; empties its slots."""

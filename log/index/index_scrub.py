@@ -154,9 +154,7 @@ class _Rebuilt:
         self.file = file
         self._mapped = files.map(file)
         self.copy = files.empty_copy(file, self._mapped)
-        before = files.before(file)
-        # The keys of one record may be in two files.
-        self._skip = 0 if before is None else before.keys_at_end(files.map(before).buffer, file.begin_offset)
+        self._skip = files.keys_before(file, file.begin_offset)
 
     def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int]) -> None:
         """Adds those that belong to the file."""

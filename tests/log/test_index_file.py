@@ -200,6 +200,32 @@ def test_damaged_files_are_dropped_and_what_to_index_again_is_told(
     assert again.query("T", "k2", 64, 0, 1 << 60) == expected(everything, "k2")
 
 
+@pytest.mark.parametrize("keys", [3, 6, 40])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_keys_of_a_record_that_were_in_a_damaged_file_come_back(
+    keys: int, number: int, disk: MemoryDisk, index: IndexFiles
+) -> None:
+    """Found by the simulator, seed 9950122: those of one record begin in a file that is whole, 15 to a file."""
+
+    def put(index: IndexFiles) -> None:
+        for offset in range(100, 3000, 100):
+            index.put(
+                [f"T#{offset} {key}".encode() for key in range(keys)], [offset] * keys, [NOW] * keys, NOW
+            )
+            index.put([b"T#alone"], [offset + 50], [NOW], NOW)
+
+    put(index)
+    notes, _ = index.notes()
+    whole = [bytes(index.map(file).buffer) for file in index._files]
+    _damage(disk, notes[number].name, "flipped")
+    again = IndexFiles(disk, OPTIONS)
+    assert again.recover(notes, clean_stop=False) is not None
+    put(again)
+    put(again)
+    again.write()
+    assert [bytes(again.map(file).buffer) for file in again._files] == whole
+
+
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_a_damaged_slot_is_put_right_in_full_files_too(
     number: int, disk: MemoryDisk, index: IndexFiles
