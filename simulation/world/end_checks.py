@@ -4,11 +4,16 @@ A run that ended with a loss of data is asked only for what clients were told un
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
+from broker.trace import TraceWriter
 from simulation.journal import Violation
 from simulation.workload.names import TOPIC
 from simulation.world.building import World
 from simulation.world.group import WorldGroup
+
+_GROUP: Final = "group"
+"""The name of a trace."""
 
 JudgeHistory = Callable[[Mapping[str, bytes]], str]
 """A checker that this room may not import: from clients' traces by name to what is wrong, "" for nothing."""
@@ -36,6 +41,7 @@ def is_read(world: World) -> bool:
 
 def check_end(world: World, judge_history: JudgeHistory | None) -> None:
     """Raises Violation for the first thing that does not hold."""
+    _note_forgotten_offsets(world)
     is_whole = world.data_loss is None
     if is_whole:
         for group in world.groups:
@@ -50,6 +56,27 @@ def check_end(world: World, judge_history: JudgeHistory | None) -> None:
     if is_whole:
         for invariant in world.invariants:
             invariant.check_end()
+
+
+def _note_forgotten_offsets(world: World) -> None:
+    """Writes the trace of who takes offsets back that nobody uses, which is no client: the group itself.
+
+    A consumer group without an offset and one at 0 are the same to the checker. Each node does it when it applies the
+    command: some time behind the moment that the model knows.
+    """
+    forgotten = [
+        (time_ns, f"{topic}/{group.name}:{queue_id}", consumers)
+        for group in world.groups
+        for (consumers, topic, queue_id), history in group.model.offsets.items()
+        for time_ns, offset in history
+        if offset is None and topic not in group.model.deleted_topics
+    ]
+    if forgotten:
+        world.traces.histories.append(_GROUP)
+        writer = TraceWriter(world.traces.sink(_GROUP), world.traces.header("client", _GROUP))
+        for time_ns, key, consumers in sorted(forgotten):
+            writer.info(time_ns, writer.invoke_commit_offset(time_ns, _GROUP, key, consumers, 0))
+        writer.flush()
 
 
 def _check_nodes(world: World, group: WorldGroup) -> None:

@@ -20,6 +20,7 @@ from simulation.workload.reset_rules import TOPIC as CHAPTERS
 from simulation.workload.reset_rules import Resets
 from simulation.world.building import World
 from simulation.world.running import run_world
+from spark_analysis.checking.plain import check_traces
 
 _NAMES = ("unused_offsets_look_ms", "writers_kept_ms", "delays_idle_ms", "backup_lease_ms")
 _USUAL = Limits()
@@ -57,9 +58,14 @@ def test_consumers_that_are_away_for_long_are_forgotten_with_what_they_would_rea
     away = with_short_intervals(_plan(limits=limits), share=1).faults
     assert [fault.kind for fault in away] == ["client kill"]
     disks = (Fault(5 * SECOND, "retention", 0, 14 * SECOND, 0.0),)
-    world = World(_plan(*disks, replace(away[0], time_ns=7 * SECOND, duration_ns=11 * SECOND), limits=limits))
+    plan = _plan(*disks, replace(away[0], time_ns=7 * SECOND, duration_ns=11 * SECOND), limits=limits)
+    world = World(plan, keep_traces=True)
     result = run_world(world)
     assert result.violation is None, str(result.violation)
+    told = {name: result.traces[name] for name in world.traces.histories}
+    assert check_traces(told).verdict == "linearizable"
+    del told["group"]
+    assert check_traces(told).counts.keys() == {"stale-offset"}, "somebody was told of none, behind one"
     histories = [history for (group, _, _), history in world.model.offsets.items() if group == "readers"]
     assert any(offset is None for history in histories for _, offset in history)
     assert all(history[-1][1] is not None for history in histories), "they have come back"
