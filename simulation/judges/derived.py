@@ -135,7 +135,7 @@ class Derived:
         try:
             index.write()
         except DiskFullError:
-            return  # what waits for room is in no file
+            return  # what waits for room is in no file, so where the last one ends is not known
         begin = bisect_left(self._keys, first, key=lambda key: key.position)
         wanted, kept_from = iter(self._keys[:begin]), begin
         for file in index._files:
@@ -161,8 +161,9 @@ class Derived:
         if queue is None:
             return
         timers, progress = replica.store.timers, replica.metadata.timers
-        while not timers.catch_up(progress.floor, progress.steps):
-            pass
+        # Each step takes a unit at least, unless one cannot be read.
+        if not any(timers.catch_up(progress.floor, progress.steps) for _ in range(len(queue.positions) + 2)):
+            raise Violation(TIMERS, name, f"not all of {len(queue.positions)} units can be put in order")
         kept_from = bisect_left(queue.positions, first)
         waiting = [
             one
