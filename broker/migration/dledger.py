@@ -93,6 +93,7 @@ class EntryFiles:
         self.cut_off = ""
         if up_to is not None and self.last_index >= up_to:
             return
+        # The broker goes on, and its retention with it.
         if int(self._files[0].name) > self.end_position:
             raise MigrationError(
                 f"the entries behind {self.last_index} were deleted before they were read: begin again in another "
@@ -105,6 +106,7 @@ class EntryFiles:
             while at < self.file_bytes:
                 raw = _read(path, at, PIECE_BYTES)
                 heads, used, problem = self._chain(raw, int(path.name) + at, at)
+                # No entry is whole in this piece: there is one that is longer, or the log ends, or this file does.
                 if not heads and not problem and len(raw) >= MARKER_BYTES:
                     size = HEADER.unpack_from(raw)[1] if len(raw) >= HEADER_BYTES else 0
                     if len(raw) < size <= self.file_bytes - at:  # one large entry
@@ -121,6 +123,7 @@ class EntryFiles:
                     at += used
                 if up_to is not None and self.last_index >= up_to:
                     return
+                # The entries before it are sound, and have been handed on.
                 if problem:
                     self._end_with(path, at, problem)
                     return

@@ -331,6 +331,7 @@ async def _progress(
     stats = read_body(response, broker, ConsumeStats.decode)
     topics = sorted({queue.topic for queue in stats.offsets})
 
+    # The statistics say neither since when a queue's next message waits, nor where the queue begins.
     async def times(topic: str) -> tuple[dict[int, int], dict[int, Range]]:
         fields = {"topic": topic, "group": group}
         spans = await groups.read(broker, RequestCode.QUERY_CONSUME_TIME_SPAN, fields)
@@ -341,6 +342,7 @@ async def _progress(
         )
 
     by_topic = dict(zip(topics, await each(groups.admin, topics, times), strict=True))
+    # The end that was told together with the offset: one that was told later would make a lag of what came between.
     ranges = {
         (queue.topic, queue.queue_id): Range(
             by_topic[queue.topic][1].get(queue.queue_id, Range(0, 0)).begin, at.broker_offset

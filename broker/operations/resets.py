@@ -81,6 +81,7 @@ async def preview_reset(groups: Groups, group: str, topic: str, target: Target) 
     if not places:
         wanted = f" with a queue {target.queue}" if target.queue is not None else ""
         raise NotThere(f"there is no topic {topic!r}{wanted}{groups.in_doubt()}")
+    # Offsets prove that the consumer group is there. One that has none yet, or only offsets 0, may have settings.
     if not any(consumer_offset for _, _, consumer_offset, _, _ in places) and not any(
         (await groups.ask(lambda name: config_of(groups, group, name))).values()
     ):
@@ -95,6 +96,7 @@ async def preview_reset(groups: Groups, group: str, topic: str, target: Target) 
                 to = end
             case "offset":
                 to = target.value
+            # From the first message that is kept, if the group has not read what is gone: that it cannot read.
             case "by":
                 to = max(consumer_offset, begin) + target.value
             case "time":

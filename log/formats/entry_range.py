@@ -110,6 +110,7 @@ def checked_run(view: memoryview, first_index: int, position: int) -> EntryRange
         return None
     places, _ = found
     count = len(places)
+    # What `_checked_each` asks of each header, as columns. Sizes need no bounds: `chain` has followed them to the end.
     headers = gather(view, places, HEADER_BYTES, HEADER_TYPE)
     indices = np.arange(first_index, first_index + count)
     terms = headers["term"]
@@ -122,6 +123,7 @@ def checked_run(view: memoryview, first_index: int, position: int) -> EntryRange
     )
     if not sound.all() or int(terms[0]) < 0 or (terms[1:] < terms[:-1]).any():
         return None
+    # Last, as it is the only check that goes over all bytes.
     found_checksums = checksums(view, places + HEADER_BYTES, np.append(places[1:], end))
     if found_checksums != headers["checksum"].tolist():
         return None

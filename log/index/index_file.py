@@ -139,8 +139,10 @@ class IndexFile:
         """
         found: list[int] = []
         steps, count, entries_at = 0, self.count, self._entries_at
+        # Whoever chooses keys can put all of them in one chain, so a query says how many entries it may look at.
         steps_max = count if budget is None else budget.left
         (number,) = _SLOT.unpack_from(buffer, HEADER_BYTES + _SLOT.size * (wanted_hash % self._slots))
+        # 0 ends a chain; beyond `count` only damage leads.
         while 0 < number < count and len(found) < limit:
             if steps == steps_max:
                 assert budget is not None, "a chain visits no entry twice"
@@ -152,6 +154,7 @@ class IndexFile:
             )
             if offset < least_offset:
                 break  # a chain leads to ever smaller offsets
+            # Keys of other hashes share the slot. One of the same hash may be another, too: the caller asks the record.
             if entry_hash == wanted_hash:
                 stored = self.begin_time + 1000 * seconds
                 in_time = begin_time < stored + 1000 and stored <= end_time

@@ -163,13 +163,15 @@ class ConsumeQueues:
             for name in self._disk.list(f"{DIRECTORY}/{topic}")
             if name.isdigit()
         ]
+        # Nothing tells which units are right, so all are made again from the log. Of a queue whose records are all gone
+        # from it the log cannot tell where it ended; the files may.
         if notes is None:
             for topic, queue_id in found:
                 queue = self.make(topic, queue_id)
                 queue.recover(physical_begin, _NO_END)
                 end = queue.max_offset
                 queue.remove()
-                queue.start_at(end)  # all that remains of a queue whose records are gone from the log
+                queue.start_at(end)
             return found
         rebuild = []
 
@@ -180,6 +182,7 @@ class ConsumeQueues:
 
         for note in notes:
             queue = self.make(note.topic, note.queue_id)
+            # Units of its last file are not those that were noted. Older files are left to the running node's scrub.
             if not queue.is_sound(note.checksum_begin, note.max_offset, note.checksum):
                 build_again(queue, note)
             elif note.min_offset == note.max_offset:
@@ -187,11 +190,13 @@ class ConsumeQueues:
                 queue.start_at(note.max_offset)
             else:
                 queue.restore(note.min_offset, note.max_offset)
+                # The log may have lost, with its unflushed end, records that the notes tell of.
                 if not clean_stop:
                     queue.truncate_to(physical_end)
                     if is_whole and queue.max_offset != note.max_offset:
                         build_again(queue, note)  # an older file is not the one that was noted
                         continue
+                # Retention may have deleted files of the log since the checkpoint.
                 if not queue.begins_in(physical_begin):
                     queue.correct_min(physical_begin)
                 queue.is_built_before(physical_end)

@@ -390,12 +390,14 @@ async def deliver(context: Context, runtime: Runtime, writer: TraceWriter) -> No
     async def handle(message: MessageView) -> Handled:
         parcel = invariant.given(message)
         chance = random.random()
+        # Now and then for long: a member may end, or lose its queue, before it has told what became of the message.
         await runtime.sleep(random.random() * (_LONG_S if chance < 0.03 and not context.is_calm() else 0.02))
         if message.reconsume_times >= parcel.failures and chance < 0.97:
             invariant.accepted(message)
             context.journal.did("parcel accepted")
             return Handled.DONE
         invariant.failed(message)
+        # An exception counts for the client as if the listener had asked for a retry.
         if chance < 0.2:
             raise LookupError("nobody is at home")
         return Handled.RETRY
@@ -408,6 +410,7 @@ async def deliver(context: Context, runtime: Runtime, writer: TraceWriter) -> No
             raise
 
     def pack() -> Message:
+        # At most one failure more than there are retries: such a parcel becomes a dead letter.
         failures = random.choices(range(RETRIES_MAX + 2), (50, 18, 10, 10, 12))[0]
         body = random.choice((random.randbytes(20), random.randbytes(3) * 40))
         parcel = _Parcel(body, {"to": f"door {random.randrange(100)}"}, failures)

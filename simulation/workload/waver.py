@@ -54,17 +54,20 @@ async def waver(context: Context, runtime: Runtime, writer: TraceWriter) -> None
                 except ClientError:
                     await runtime.sleep(0.05)
                     continue
+                # Its producer answers questions with "unknown" until then, so that the group mostly has given it up.
                 if is_late:
                     await until_decided(half)
                     invariant.want(name, first)
                     await ask(half, first)
                 elif is_both:
+                    # Noted before either is asked: the log may take the second one first.
                     invariant.want(name, _OTHER[first])
                     async with runtime.task_group() as group:
                         for decision in (first, _OTHER[first]):
                             group.start_soon(ask, half, decision)
                 else:
                     await ask(half, first)
+                    # Meanwhile the group may ask for it, too, if the first one did not arrive.
                     await runtime.sleep(random.expovariate(1 / 0.5))
                     invariant.want(name, _OTHER[first])
                     await ask(half, _OTHER[first])

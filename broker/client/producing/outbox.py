@@ -184,6 +184,7 @@ async def send_many(
             else:
                 place = len(results) - 1
                 window.put(OneSend(sender, outgoing, message, choice, timeout_s, ended, place))
+            # While this waits a send may fail: so that is looked at behind it.
             if window.is_full:
                 await window.wait_room()
             return not failures
@@ -197,6 +198,7 @@ async def send_many(
                 for message in messages:
                     if not await put(message):
                         break
+            # After a failure, too: what is under way may be stored, and its sender is told which messages are.
             await window.wait_idle()
         finally:
             window.close()
