@@ -216,7 +216,8 @@ class Raft:
 
     @property
     def lost_voters(self) -> tuple[str, ...]:
-        """The voters with whom this node may have committed what it lacks, until it has recovered."""
+        """The voters with whom this node may have committed entries that it has lost (`InitialState.lost_voters`);
+        empty once it has recovered."""
         return self._state.lost_voters
 
     @property
@@ -237,10 +238,11 @@ class Raft:
         self._state.lacks_room = lacks
 
     def may_note(self, message: Message) -> bool:
-        """Returns True if `step` with this message may ask for more to be written than entries behind the log's end.
+        """Returns True if `step` with this message may have the caller write a term, a vote, a configuration, a
+        snapshot or the no-op that begins a term, or cut the log. Entries that only go behind the log's end do not
+        count.
 
-        That is a term, a vote, a configuration, a snapshot, what begins a term, or a cut. A caller without room for
-        these leaves the message alone, as if it were lost on the way.
+        A caller without room on its disk leaves such a message alone, as if it were lost on the way.
         """
         term = self._state.term
         match message:

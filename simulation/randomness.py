@@ -14,7 +14,7 @@ class Stream(Random):
         self.branches: list[Stream] = []
 
     def go_on_as(self, text: str) -> None:
-        """From now on this stream, and each that has branched off it, is another one, which `text` fixes."""
+        """Makes this stream, and each that has branched off it, another one, which `text` fixes, from here on."""
         self.seed(text)
         for number, one in enumerate(self.branches):
             one.go_on_as(f"{text} {number}")

@@ -157,7 +157,8 @@ def parse(text: str, file: str) -> Accounts:
 
 
 def parse_entries(text: str, file: str) -> tuple[AccountEntry, ...]:
-    """The accounts in a file's text as they are written. Raises `AccountsError`."""
+    """Returns the accounts in a file's text, each with the values that stand there; `parse` makes of them what they
+    grant. Raises `AccountsError`."""
     return _parse(text, file).accounts
 
 

@@ -28,7 +28,8 @@ class BackupCopy:
     """Reads one backup into a directory, one request at a time."""
 
     def __init__(self, directory: BackupWriter, group: str, commit_index: int) -> None:
-        """It will reach to `commit_index` of the group at least. Raises BackupError if the directory's is another."""
+        """`commit_index`: the last entry of the group to which the backup must reach at least. Raises BackupError if
+        the directory holds another group's backup, or one of entries that the group does not have."""
         directory.check_group(group, commit_index)
         self._directory = directory
         self._commit_index = commit_index

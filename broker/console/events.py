@@ -22,10 +22,11 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveStream:
-    """An answer that goes on until the page leaves or its seat is over; `alive` is called with each moment.
+    """The response that tells an open page of the cluster: what has been, then a moment each second, until the page
+    leaves or its seat is over. `alive` is called with each moment.
 
-    Nothing is buffered here: the next moment is taken when the one before has been handed to the connection. How long
-    that may take says `server`.
+    Nothing is buffered here: the next moment is taken when the one before has been handed to the connection; a
+    connection that takes nothing is closed in the end (`WRITE_S_MAX`, server.py).
     """
 
     def __init__(self, seat: Seat, alive: Callable[[], object]) -> None:

@@ -30,8 +30,8 @@ class HeldRequests:
         """
         self._budget = Budget("a leader", requests_max, HELD_BYTES_MAX)
         self._shares: OrderedDict[str, OrderedDict[Connection, list[WaitingRequest]]] = OrderedDict()
-        """The same requests by whom the clients count as (`Connection.share`) and by connection, in the order of their
-        numbers; none of these is empty. The first of the first is next."""
+        """All held requests by what their clients count as (`Connection.share`), then by connection, in the order of
+        their numbers; none of these is empty. The first share's first connection's first request is next."""
 
     @property
     def places(self) -> SharedPlaces:

@@ -204,7 +204,8 @@ class Requests(Protocol):
         """Begins anew with a request that was let in, now that what it needs is there."""
 
     def handle_late(self, connection: Connection, command: RemotingCommand, /) -> None:
-        """The same for one that has waited for turns: given back where the asked leader's term is over."""
+        """Begins anew with a request that was let in, and has waited at this node; one that another node has forwarded
+        to the leader of an earlier term is given back."""
 
     def is_connected(self, connection: Connection, /) -> bool:
         """Tells whether somebody waits for answers on a connection."""
@@ -213,7 +214,8 @@ class Requests(Protocol):
         """Hands a request to the leader, or holds it until there is one."""
 
     def forward_late(self, connection: Connection, command: RemotingCommand, /) -> None:
-        """The same for one that has waited at this node as the leader: it goes behind what is held of its client."""
+        """Hands on a request that has waited at this node for something else than a leader, as a held pull: it goes
+        behind the requests of its client that are held."""
 
     def forward_copy(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Tells the leader, too, if it is another node; this node answers the client."""

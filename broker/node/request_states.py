@@ -119,7 +119,7 @@ class RequestEvent(enum.Enum):
     LEADER_BACK = "leader back"
     """The node that was asked leads that term still: it was only not heard for a while."""
     LINK_LOST = "link lost"
-    """Nothing more can be heard of the node that was asked."""
+    """The link to the node that was asked is gone: nothing more can be heard of it."""
     ANSWERED_HERE = "answered here"
     """This node has found out the response itself."""
     OUTSIDE = "outside"
@@ -204,7 +204,7 @@ ASKED: Final = frozenset({State.FORWARDED, State.DOUBTED})
 """A leader may say what became of the request."""
 
 OVER: Final = frozenset(state for state in State if state not in OF_REPEATABLE and state not in OF_ONCE)
-"""Nothing happens to the request any more."""
+"""The states in which nothing happens to a request any more."""
 
 
 @dataclass(slots=True, eq=False)

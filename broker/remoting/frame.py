@@ -70,7 +70,10 @@ class BrokenStreamError(FrameError):
 
 
 class _BoundError(FrameError):
-    """A frame beyond a bound, of somebody who speaks the protocol."""
+    """A frame that is longer, or has more in its header, than is allowed, of a sender that speaks the protocol.
+
+    `request` stands for it, so that the sender gets a response and not only a closed connection.
+    """
 
     def __init__(self, reason: FrameErrorReason, detail: str, request: RemotingCommand) -> None:
         super().__init__(reason, detail)

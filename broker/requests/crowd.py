@@ -17,9 +17,9 @@ class Crowd(Generic[Member]):
     def __init__(self) -> None:
         self._shares: Final[dict[Member, str]] = {}
         self._by_share: Final[dict[str, dict[Member, None]]] = {}
-        """The same members by their shares."""
+        """The members by what they count as."""
         self._of_size: Final[dict[int, dict[str, None]]] = {}
-        """The same shares by the number of their members: so the largest are found without going over all shares."""
+        """The shares by the number of their members: so the largest are found without going over all shares."""
 
     def __len__(self) -> int:
         return len(self._shares)

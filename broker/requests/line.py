@@ -112,7 +112,7 @@ class Line:
         self._deadline = time.add_deadline(self._is_due)
         self._rest_ns = patience.rest_ns_min
         self.is_closed = True
-        """Nothing is left to be written on the last connection, as far as the surroundings have said."""
+        """True if the last connection has nothing left to be written, as far as the surroundings have said."""
 
     def start(self) -> None:
         """Makes the first attempt."""

@@ -14,7 +14,7 @@ from typing import Final
 
 
 def _unheard() -> None:
-    """Nobody wants to hear of it."""
+    """Stands in for `SharedPlaces.none_left` as long as nobody wants to hear of it."""
 
 
 class SharedPlaces:

@@ -380,7 +380,7 @@ class _Decision:
     fields: dict[str, str] | None = None
     """The fields of the response, where the message was found."""
     appended: bool = False
-    """Nothing was found and the attempt was appended: it waits until that is applied."""
+    """True if no message was found and the attempt was appended: it waits until that is applied."""
     others: list[tuple[Connection, RemotingCommand]] = field(default_factory=list)
 
     def committed(self) -> None:

@@ -29,7 +29,7 @@ class TraceTail:
         self.position = position
         """All before it was told, as records, headers or damage; never falls."""
         self.damage = damage
-        """What was told as damage at `position`; None if records can be read from there on."""
+        """The damage that was told at `position`; None if records can be read from there on."""
         self._name = name
         self._header: TraceHeader | None = None
         self._mark = b""

@@ -1,3 +1,3 @@
-"""What follows a commit: units of ConsumeQueues and keys of IndexFiles are made from the log, and looked over later.
-`dispatch.py` is read first.
+"""Units of ConsumeQueues and keys of IndexFiles: how they are made from the log, behind a commit, and looked over
+later. `dispatch.py` is read first.
 """

@@ -92,7 +92,7 @@ class Tail:
         self._ahead = min(ahead_bytes, segments.file_bytes)
         self._step = min(step_bytes, self._ahead)
         self.enough = self._ahead - self._step
-        """Nothing need be made ready as long as the writer has more bytes than this left before `prepared_end`."""
+        """As long as the writer has more bytes than this left before `prepared_end`, nothing need be made ready."""
         self.generation = 0
         self.start = _NOWHERE
         self.mapped: MappedFile

@@ -179,7 +179,7 @@ class _Rebuilt:
         return self.file.begin_offset <= first_position and self.copy.end_offset == self.file.end_offset
 
     def is_right(self) -> bool:
-        """True if the file is what it was."""
+        """True if what was filled from the log equals the file as it was: number of entries, header and checksum."""
         copy, file = self.copy, self.file
         return (
             copy.count == file.count

@@ -1,1 +1,1 @@
-"""What a store notes beside its log: term and vote, checkpoint, snapshot, the format it is written in."""
+"""The notes of a store beside its log: term and vote, checkpoint, snapshot, the format it is written in."""

@@ -42,7 +42,7 @@ def quicken(host: BrokerHost) -> None:
 
 
 def full_disk(stage: Stage, host: BrokerHost, fault: Fault) -> None:
-    """Nothing new finds space on the disk."""
+    """Fills the disk: nothing new finds space on it while the fault lasts."""
     host.disk.full = host.disk_faulty = True
     stage.armed(fault, host.name)
 

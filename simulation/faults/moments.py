@@ -39,7 +39,7 @@ ANYBODY: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Something that is under way for a short time."""
+    """A state of a node that is over within milliseconds: how it is brought about, and how one sees it."""
 
     brought_about: Callable[[Stage, Fault], object]
     """Brings it about."""

@@ -146,7 +146,8 @@ class Availability:
         self._disturbed_ns = self._scheduler.now_ns
 
     def stands(self) -> None:
-        """From now on all clients and name servers are whole, and so is a core; the others are broken as they are."""
+        """Is told that all clients and name servers are whole now, and so is a core of the members, however broken the
+        others are: from now on sends must be acknowledged in time."""
         self._stands_ns = self._scheduler.now_ns
 
     # ---- what is whole -------------------------------------------------------------------------------

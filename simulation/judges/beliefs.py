@@ -62,7 +62,7 @@ class _Leadership:
         self.acknowledged[message.source] = max(known, message.match_index)
 
     def came_back(self, member: str) -> None:
-        """Nothing that a member has said until now counts any more."""
+        """A member has come back with less than it had: what it has acknowledged until now does not count any more."""
         self.acknowledged.pop(member, None)
         self.trusted_rounds[member] = self.round + 1
         self.has_news = True

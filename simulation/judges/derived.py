@@ -1,4 +1,5 @@
-"""What a node makes of its log for others to ask: units of queues, index files, timers in their order, stored offsets.
+"""A judge of what a node makes of its log for others to ask: units of queues, index files, timers in their order,
+stored offsets.
 
 Each is a function of the committed bytes and of the store's settings. It is made here a second time, record by record,
 from what the formats say (docs/storage.md), and with nothing of what made the node's: so a number is judged that no

@@ -57,7 +57,7 @@ class Idleness:
         self._held: dict[str, _Held] = {}
         self._turns: dict[str, int] = {}
         self._scrubs: dict[str, int] = {}
-        """What each machine had counted when all was settled."""
+        """The turns, and the slices of scrubbing, that each machine had counted when all was settled."""
         self._settled_ns = 0
         scheduler.after(DONE_NS, self._done)
         scheduler.after(SETTLED_NS, self._settled)

@@ -1,4 +1,4 @@
-"""What a leader takes in hand, held to what it knows at that moment.
+"""A judge of what a leader takes in hand: it must fit what that leader knows at the moment.
 
 Whoever is done wrong would not notice: a question that nobody was asked counts as if somebody had left it without an
 answer, and an offset that comes behind a deletion belongs to whatever has the name next.

@@ -229,9 +229,10 @@ class Monitor:
         node.listeners.arrivals.append(lambda arrivals: self._arrived(watched, arrivals))
 
     def _check_snapshot(self, watched: _Watched, log: EntryLog, snapshot_index: int) -> None:
-        """Checks at a start that the snapshot reflects no entry that was lost: others may come in its place.
+        """Checks, when a process starts, that its snapshot reflects only entries that are still on its disk: in the
+        place of a lost one another may be committed.
 
-        Of a log that began anew the leader's snapshot is ahead. Raises Violation.
+        A snapshot that came from a leader may reflect more: the log begins anew behind it. Raises Violation.
         """
         host = watched.host
         if log.last_index < log.first_index:

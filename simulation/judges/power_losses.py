@@ -104,9 +104,9 @@ class _Holder:
         self.lost: LostBy | None = None
         """The entries that power failures took from the node, and that it has not got back."""
         self.is_known = True
-        """That is all that power may have taken since the last start."""
+        """True if `lost` is all that power may have taken since the last start."""
         self.recovers = False
-        """It may lack what it has promised, as it said itself when it started last."""
+        """True if the node said itself, when it started last, that it may lack what it has promised."""
 
 
 class PowerLosses:

@@ -45,7 +45,7 @@ class Steps:
         self._kept: tuple[str, tuple[object, ...]] | None = None
         """The rule of the message that is under way, and the state that it must leave as it is."""
         self._loss: Loss | None = None
-        """What its target may lack, before it takes it."""
+        """The loss that the message's target had (`Raft.recovering`) before it took the message."""
         self._vote: tuple[str | None, int, tuple[int, int]] = (None, 0, (0, 0))
         """The vote of its target, its term, and the end of its log, before a request for a vote."""
         self._promises: dict[tuple[int, str], dict[str, bool]] = {}

@@ -51,7 +51,7 @@ _LOOK_NS: Final = 200 * MILLISECOND
 _RETENTION_NS: Final = 6 * SECOND
 """A snapshot that covers the file, and some looks a second apart."""
 _ROOM_NS: Final = UPKEEP_PAUSE_NS + TRIED_WITHIN_NS + SECOND
-"""What found no room is tried again, and counts as lacking it until then."""
+"""Until what found no room is tried again, and for as long as it counts as lacking room behind that."""
 _LONG: Final = frozenset(
     {
         RequestCode.PULL_MESSAGE,

@@ -130,7 +130,7 @@ class BrokerHost:
         self.clock = clock
         self.random = random
         self.fault_random = random
-        """What faults of this machine draw from, but for its disk's."""
+        """The stream from which faults of this machine draw, but for its disk's."""
         self.disk_random = branch(random)
         """Only faults draw from it."""
         self.disk = SimulatedDisk(self.disk_random)
@@ -142,7 +142,7 @@ class BrokerHost:
         self.is_broken = False
         """A fault keeps it down: nobody can start it."""
         self.frame_faults: list[FrameFaults] = []
-        """What happens to single messages that come; of two faults of a message the later one counts."""
+        """The faults of single messages that come, while they last; of two faults of a message the later one counts."""
         self.disk_delay_ns = 100 * MICROSECOND
         """About how long a flush takes."""
         self.disk_slowed: Callable[[], object] | None = None
@@ -413,14 +413,15 @@ class BrokerHost:
             self.surroundings.scheduler.after(0, accept, endpoint)
 
     def use_up_descriptors(self, met: Callable[[], object], *, of_process: bool) -> None:
-        """From now on it has none for a file or a connection that it does not have yet, `of_process` until the next
-        process; calls `met` each time that one is wanted.
+        """Takes away the descriptors for files and connections that the machine does not have open yet: with
+        `of_process` until the next process starts, else until `free_descriptors`. Calls `met` each time that one is
+        wanted.
         """
         self.disk.lacks_descriptors = met
         self._process_has_descriptors = not of_process
 
     def free_descriptors(self) -> None:
-        """There are descriptors again, and connections that wait are taken."""
+        """Ends `use_up_descriptors`: there are descriptors again, and connections that wait are taken."""
         if self.disk.lacks_descriptors is not None:
             self.disk.lacks_descriptors = None
             self._process_has_descriptors = True

@@ -47,7 +47,7 @@ _FULL_S: Final = 0.5
 _REST_S: Final = 2.0
 _BETWEEN_S: Final = 0.05
 _ROUND_S: Final = 3.0
-"""It ends a round after so long, whatever it has come to."""
+"""A founder ends its round after so long, whatever it has come to."""
 _REPORTING: Final = 3
 """Consumer groups that say at once where they are, each in all queues."""
 
@@ -62,7 +62,8 @@ MARKS_OF: Final = {
 
 
 class Rooms(Invariant):
-    """What is refused for want of room would be too much, and all room that was taken is given back."""
+    """Judges the founders' answers: room is refused only where there is too little, and at the end no node keeps any
+    that was taken for a request."""
 
     def answered(self, kind: str, wanted: int, answer: RemotingCommand) -> bool:
         """Judges the answer to a request that makes so many topics or groups; returns False if there is no room.

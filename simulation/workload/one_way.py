@@ -44,7 +44,8 @@ class _Note:
 
 
 class Notes(Invariant):
-    """Nothing is stored twice or altered, nor if its sender was told that it was not sent; what is told is true."""
+    """Knows each note as its sender made it, and judges what becomes of it: none is stored twice or altered, none whose
+    sender was told that it was not sent, and each stands where its sender was told."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

@@ -47,7 +47,7 @@ _PULL_RESPONSES: Final = frozenset(
 
 
 class Subscriptions(Invariant):
-    """What a pull brings fits the subscription with which it was sent, and leaves out nothing that does."""
+    """Judges what pulls bring: only what fits the subscription with which a pull was sent, and nothing is left out."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

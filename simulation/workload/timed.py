@@ -82,9 +82,11 @@ class Timers(Invariant):
             self.context.journal.did("timed message delivered")
 
     def _stood_still_ns(self, asked_ns: int) -> int:
-        """Returns for how long clocks had stood still that may not have been believed when a message was made.
+        """Returns by how much a message that was asked for at `asked_ns` may come early as machines were suspended.
 
-        Who leads next has gone on meanwhile: for him it is due so much earlier (docs/operations.md, the group's time).
+        The time that a leader stamps on messages stands still with it, and what has passed meanwhile is believed only
+        some time later (`BELIEVED_NS`). Whoever leads next has gone on meanwhile, and finds the message due so much
+        earlier (docs/operations.md, the group's time).
         """
         since_ns = asked_ns - BELIEVED_NS
         return sum(for_ns for ended_ns, for_ns in self.context.journal.suspensions if ended_ns > since_ns)

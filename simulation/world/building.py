@@ -133,7 +133,7 @@ class World:
         return self.random if self.plan.chance is not None else lambda name: shared
 
     def _keep_streams_apart(self, chance: int) -> None:
-        """From now on each stream is fixed by its name and the number; what the world was made of stays as it is."""
+        """Has each stream go on as one that its name and the number fix; what the world was made of stays as it is."""
         self._fixed_by = f"{self.plan.seed} {chance}"
         for name, one in self._streams:
             one.go_on_as(f"{self._fixed_by} {name}")
@@ -165,7 +165,7 @@ class World:
         return stream(f"{self.plan.seed} transaction checks").choice((usual, (2, 500), (3, 200), (5, 1000)))
 
     def go_on_as(self, seed: int) -> None:
-        """From now on all that the world draws is fixed by another seed."""
+        """Has another seed fix all that the world draws from here on."""
         for number, (_, one) in enumerate(self._streams):
             one.go_on_as(f"fork {seed} {number}")
 

@@ -38,7 +38,7 @@ class Traces:
         return write
 
     def add(self, writer: TraceWriter) -> None:
-        """From now on `flush` flushes this writer, too."""
+        """Has `flush` flush this writer, too."""
         self._writers.append(writer)
 
     def flush(self) -> None:

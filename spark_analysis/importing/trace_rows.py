@@ -345,7 +345,7 @@ def _is_plain_invocation(item: list[Any], period: Period) -> bool:
 
 
 def _is_plain_answer(item: list[Any], period: Period) -> bool:
-    """The same for completions."""
+    """The cheap check of the most frequent completions; whatever it does not accept gets the full one."""
     if item[0] != OK or len(item) != 5:
         return False
     _, time_ns, operation, result, key = item

@@ -33,7 +33,8 @@ Offset = dict[str, Any]
 
 
 class TraceRange(InputPartition):
-    """What one task makes rows of: a range of a file, without the damage at its end, or the moment that was reached.
+    """The share of one task, which makes rows of it: a range of a file, without the damage at its end, or the moment
+    that was reached.
 
     ``after`` is the damage that the range begins with: its first record stands behind a header.
     """

@@ -43,7 +43,8 @@ def write_log_witness(file: Path, rows: Sequence[Mapping[str, Any]], *, sparse: 
 
 
 def write_keyed_witness(file: Path, path: Path, format: str, model_name: str, budget: Budget | None) -> bool:
-    """The same for a history of another model, which is read again."""
+    """Write the witness of a linearizable history of another model than the log, which is read again from ``path``;
+    False if none was found within the budget."""
     model, within = MODELS[model_name], budget or Budget()
     keys: dict[str, list[KeyedCall]] = defaultdict(list)
     with path.open(encoding="utf-8", errors="replace") as text:

@@ -71,7 +71,7 @@ class Network:
 
     @contextlib.contextmanager
     def cut(self, *links: tuple[str, str]) -> Iterator[None]:
-        """Nothing gets from each link's first end to its second while the block lasts."""
+        """Lets nothing through from each link's first end to its second while the block lasts."""
         for link in links:
             self._cuts[link] = self._cuts.get(link, 0) + 1
         try:

@@ -74,9 +74,10 @@ def _is_whole(placed: Placement) -> bool:
 def _bounded(
     attempts: Iterable[Attempt], seen: Iterable[Seen], holes: Iterable[Hole], shared: Sequence[int]
 ) -> tuple[list[Finding], list[Finding], Placement]:
-    """The same by bounds from both sides, which decide whatever has no batches; and what was taken to stand where.
+    """Explain a queue as :func:`settle` does, but by bounds from both sides alone, which decide whatever has no
+    batches; returns the findings, the places that cannot be decided, and which value was taken to stand where.
 
-    Where nothing is wrong or unsure, that is an explanation, unless several batches have values in common."""
+    Where nothing is wrong or unsure, that placement is an explanation, unless several batches have values in common."""
     bounds = _Bounds(attempts, seen, holes)
     bounds.explain_seen()
     bounds.explain_batches()

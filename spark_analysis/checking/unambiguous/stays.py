@@ -46,7 +46,7 @@ class Stay:
         return (self.put_op,) if self.take_op is None else (self.put_op, self.take_op)
 
     def taken_by(self, op: int, begin: Moment) -> Stay:
-        """The same value, taken by a take of unknown outcome that was invoked at ``begin``."""
+        """This stay, ended by a take of unknown outcome that was invoked at ``begin``."""
         return replace(self, take_op=op, take_from=max(begin, self.put_from), take_until=math.inf)
 
 
