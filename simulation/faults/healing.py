@@ -23,12 +23,13 @@ def heal_everything(stage: Stage) -> None:
         host.other_work_ns.clear()
         host.resume()
         operations.finish_upgrade(host)
-        if host.needs_new_disk:
-            # Its disk was found damaged beyond repair: the operator gives it a new one.
-            stage.members.give_new_disk(host)
         host.is_broken = False
-        # Last, over a disk and with a release that are as they should be.
+        # Last, with a release that is as it should be. What is found damaged beyond repair, now or before, the operator
+        # replaces at once: others may wait for this node.
         host.start()
+        if host.needs_new_disk:
+            stage.members.give_new_disk(host)
+            host.start()
     for name_server in stage.name_servers:
         name_server.heal()
     for client in stage.clients:

@@ -28,7 +28,7 @@ from simulation.plans.seeds import _with_damage
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.world.building import World
-from simulation.world.running import run_plan
+from simulation.world.running import run_plan, run_world
 from tests.simulation import stand_ins
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -239,6 +239,31 @@ def test_no_disk_is_replaced_while_another_node_is_damaged(monkeypatch: pytest.M
     assert replaced
     assert not any(replaced)
     assert result.violation is None
+
+
+def test_who_finds_its_disk_beyond_repair_when_all_is_mended_has_a_new_one_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others may wait for it, as they had lost power, and have twelve seconds to elect (seed 9960962)."""
+    plan = replace(plan_of(1), faults=(Fault(plan_of(1).calm_ns - SECOND, "kill", 0, 5 * SECOND, 0.5),))
+    world = World(plan)
+    replaced: list[tuple[str, int]] = []
+    original = Members.give_new_disk
+
+    def give_new_disk(self: Members, host: BrokerHost) -> None:
+        replaced.append((host.name, world.scheduler.now_ns))
+        original(self, host)
+
+    monkeypatch.setattr(Members, "give_new_disk", give_new_disk)
+
+    def damage() -> None:
+        (host,) = [host for host in world.brokers if host.in_service and host.process is None]
+        host.disk.write_durably("snapshot", b"no snapshot")
+
+    world.scheduler.at(plan.calm_ns - SECOND // 2, damage)
+    result = run_world(world)
+    assert result.violation is None, str(result.violation)
+    assert [at_ns for _, at_ns in replaced] == [plan.calm_ns]
 
 
 @pytest.mark.slow
