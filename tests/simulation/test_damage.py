@@ -259,6 +259,7 @@ def test_who_finds_its_disk_beyond_repair_when_all_is_mended_has_a_new_one_at_on
     def damage() -> None:
         (host,) = [host for host in world.brokers if host.in_service and host.process is None]
         host.disk.write_durably("snapshot", b"no snapshot")
+        host.disk_faulty = host.was_damaged = True
 
     world.scheduler.at(plan.calm_ns - SECOND // 2, damage)
     result = run_world(world)
