@@ -27,6 +27,7 @@ from spark_analysis.checking.witness import in_time, witness_of
 from spark_analysis.importing import schema
 from spark_analysis.importing.calls import READS, Call
 from spark_analysis.importing.frozen import freeze
+from spark_analysis.importing.json_rows import ASSIGNMENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 LOG: Final = "log"
 SPARSE_LOG: Final = "sparse-log"
 _REQUIRED: Final = ("function", "outcome", "invoke_ns", "complete_ns", "key")
+_OUTCOMES: Final = ("ok", "fail", "info")
+_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint", "void")
 
 
 class HistoryError(ValueError):
@@ -139,9 +142,7 @@ def _history_of(frame: DataFrame) -> History:
 
     if {name for name, _, _ in schema.RECORD_COLUMNS} <= set(frame.columns):
         return history_of(frame)
-    missing = [name for name in _REQUIRED if name not in frame.columns]
-    if missing:
-        raise HistoryError(f"the DataFrame has no column {', '.join(missing)} (docs/trace-schema.md)")
+    check_columns(frame, "the DataFrame")
     if "op" not in frame.columns:
         # It must be the same in every job, which a number given while reading is not.
         raise HistoryError("the DataFrame has no column op: a number of each operation")
@@ -165,18 +166,38 @@ def _log_row(place: int, given: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = (
         dict.fromkeys(schema.OPERATION_NAMES) | {"op": place, "filtered": False} | dict(given)
     )
-    is_answered = row["outcome"] in ("ok", "fail")
-    if row["outcome"] not in ("ok", "fail", "info") or (row["complete_ns"] is None) == (
-        row["outcome"] == "ok"
-    ):
-        raise HistoryError(
-            f"operation {place}: outcome {row['outcome']!r}, complete_ns {row['complete_ns']!r}"
-        )
-    _check_times(place, row["invoke_ns"], row["complete_ns"] if is_answered else None)
+    check_operation(place, row)
     return row | {"record": "operation"}
 
 
-def _check_times(place: int, invoke_ns: Any, complete_ns: Any) -> None:
+def check_columns(frame: DataFrame, what: str) -> None:
+    """Raises HistoryError for a table of operations without the columns that every one needs, or with times that are
+    no integers: casting a timestamp to an integer makes seconds of it."""
+    missing = [name for name in _REQUIRED if name not in frame.columns]
+    if missing:
+        raise HistoryError(f"{what} has no column {', '.join(missing)} (docs/trace-schema.md)")
+    for name, kind in frame.dtypes:
+        if name.endswith("_ns") and name in _REQUIRED and kind not in _INTEGERS:
+            raise HistoryError(f"{what}: times are integers, and {name} is of type {kind}")
+
+
+def check_operation(place: object, row: Mapping[str, Any]) -> None:
+    """Raises HistoryError for a row, with all columns of schema.OPERATIONS, that is no operation on a queue."""
+    outcome, complete_ns = row["outcome"], row["complete_ns"]
+    if row["function"] not in schema.FUNCTIONS:
+        raise HistoryError(
+            f"operation {place}: function {row['function']!r:.60}, unknown (docs/trace-schema.md)"
+        )
+    if type(row["key"]) is not str and row["function"] not in ASSIGNMENTS:
+        raise HistoryError(f"operation {place}: key {row['key']!r:.60}")
+    # When an operation that failed did so matters to nobody.
+    is_ended = complete_ns is not None
+    if outcome not in _OUTCOMES or (outcome != "fail" and is_ended != (outcome == "ok")):
+        raise HistoryError(f"operation {place}: outcome {outcome!r:.60}, complete_ns {complete_ns!r:.60}")
+    _check_times(place, row["invoke_ns"], complete_ns)
+
+
+def _check_times(place: object, invoke_ns: Any, complete_ns: Any) -> None:
     if type(invoke_ns) is not int or type(complete_ns) not in (int, type(None)):
         raise HistoryError(f"operation {place}: times are integers, not {invoke_ns!r} and {complete_ns!r}")
     if complete_ns is not None and complete_ns < invoke_ns:

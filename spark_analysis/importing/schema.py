@@ -8,6 +8,12 @@ formats produce.
 
 from typing import Final
 
+FUNCTIONS: Final = (
+    *("append", "read", "poll", "tail", "head", "commit_offset", "fetch_offset"),
+    *("assign", "subscribe", "seek"),
+)
+"""All functions of operations on queues."""
+
 # Spark's DDL, because it reads like the documentation it is.
 OPERATION_COLUMNS: Final = (
     ("op", "BIGINT", "identity of the operation, which all rows of a poll or transaction share"),

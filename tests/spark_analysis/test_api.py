@@ -81,11 +81,24 @@ def test_keys_are_judged_apart_and_ordered_together() -> None:
             "log",
             "outcome 'ok', complete_ns",
         ),
+        (
+            [{"function": "write", "key": "a/0", "outcome": "info", "invoke_ns": 1}],
+            "log",
+            "function 'write', unknown",
+        ),
+        ([{"function": "tail", "key": None, "outcome": "info", "invoke_ns": 1}], "log", "key None"),
     ],
 )
 def test_what_cannot_be_judged_is_explained(history: list[Any], model: str, complaint: str) -> None:
     with pytest.raises(HistoryError, match=complaint):
         check(history, model)
+
+
+def test_an_operation_that_failed_may_say_when() -> None:
+    row = {"function": "append", "key": "a/0", "outcome": "fail", "invoke_ns": 1, "values": ["x"]}
+    tail = {"function": "tail", "key": "a/0", "outcome": "ok", "invoke_ns": 1, "complete_ns": 2, "offset": 0}
+    for complete_ns in (None, 5):
+        assert check([row | {"complete_ns": complete_ns}, tail]).is_linearizable
 
 
 @pytest.mark.spark
@@ -104,6 +117,8 @@ def test_a_data_frame_is_judged_by_its_session(spark: SparkSession) -> None:
     assert judgement.minimal == (1, 2)
     with pytest.raises(HistoryError, match="no column op"):
         check(frame.drop("op"))
+    with pytest.raises(HistoryError, match="times are integers, and invoke_ns is of type timestamp"):
+        check(frame.selectExpr("* EXCEPT (invoke_ns)", "timestamp_seconds(invoke_ns) AS invoke_ns"))
 
 
 @pytest.mark.spark
