@@ -12,8 +12,8 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_analysis.api import HistoryError, Judgement
-from spark_analysis.checking.proofs import DAMAGES_LISTED
+from spark_analysis.api import HistoryError, Judgement, check_columns, check_operation
+from spark_analysis.checking.proofs import DAMAGES_LISTED, damage_facts
 from spark_analysis.checking.queues.following import JUDGED, FollowedLog
 from spark_analysis.checking.small import operation_of
 from spark_analysis.checking.verdict import (
@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from spark_analysis.checking.queues.unknown_appends import Finding
 
 _SECOND_NS: Final = 10**9
-_REQUIRED: Final = ("function", "key", "outcome", "invoke_ns", "complete_ns")
-_WANTED: Final = {"record", "file", "position", "time_ns", "detail", *schema.OPERATION_NAMES} - {"group"}
+_NOT_JUDGED: Final = tuple(one for one in schema.FUNCTIONS if one not in JUDGED)
+_WANTED: Final = {"record", "file", "position", "time_ns", "kind", "detail", *schema.OPERATION_NAMES} - {
+    "group"
+}
 
 
 class StreamJudge:
@@ -68,7 +70,9 @@ class StreamJudge:
         self._halves = Halves()
         self._findings: dict[Anomaly, None] = {}
         self._damage: list[str] = []
-        self._operations = self._answered = self._damages = 0
+        self._damages: Counter[str] = Counter()
+        self._untold: list[Anomaly] = []
+        self._operations = self._answered = 0
         self._latest_ns: int | None = None
         self._query: str | None = None
         self._next_batch = 0
@@ -86,11 +90,12 @@ class StreamJudge:
             if self._delay_ns is None and "record" not in batch.columns:
                 raise HistoryError("nothing in the stream says how far it has come: delay_s has to")
             parts = _to_judge(batch).toArrow().to_batches()
-            self._is_inside = True
-            found = self.take(chain.from_iterable(part.to_pylist() for part in parts))
-            self._query, self._next_batch, self._is_inside = query, batch_id + 1, False
-            for one in found:
-                self._tell(one)
+            self._untold += self.take(chain.from_iterable(part.to_pylist() for part in parts))
+            self._query, self._next_batch = query, batch_id + 1
+        # What a call that failed was for is told when Spark repeats the batch.
+        while self._untold:
+            self._tell(self._untold[0])
+            del self._untold[0]
 
     def _is_due(self, query: str | None, batch_id: int) -> bool:
         """False for a batch that was taken already, which Spark repeats if it could not note that down."""
@@ -98,10 +103,7 @@ class StreamJudge:
             raise HistoryError(
                 f"this judge has taken batches of query {self._query}: {query} needs another one"
             )
-        if self._is_inside:
-            raise HistoryError(
-                f"batch {self._next_batch} failed, and what of it was judged is not known: begin anew"
-            )
+        self._check_whole()
         if batch_id > self._next_batch:
             raise HistoryError(
                 f"the query goes on with batch {batch_id} of its checkpoint, and this judge knows {self._next_batch} "
@@ -109,9 +111,17 @@ class StreamJudge:
             )
         return batch_id == self._next_batch
 
+    def _check_whole(self) -> None:
+        if self._is_inside:
+            raise HistoryError(
+                f"batch {self._next_batch} failed, and what of it was judged is not known: begin anew"
+            )
+
     def take(self, rows: Iterable[Mapping[str, Any]]) -> list[Anomaly]:
         """Judge rows with the columns of docs/trace-schema.md; returns what is wrong by now, each finding once. Raises
         :class:`HistoryError`."""
+        self._check_whole()
+        self._is_inside = True
         pieces: list[Mapping[str, Any]] = []
         for row in rows:
             if row["record"] == "operation":
@@ -127,7 +137,9 @@ class StreamJudge:
             else:
                 for one in self._halves.take(row):
                     (self._take_damage if one["record"] == "damage" else self._take)(one)
-        return self._settled()
+        found = self._settled()
+        self._is_inside = False
+        return found
 
     def _settled(self) -> list[Anomaly]:
         if self._delay_ns is not None and self._latest_ns is not None:
@@ -135,7 +147,8 @@ class StreamJudge:
         if self.read_to_ns is None:
             return self._noted(self._log.settle(-inf))
         for one in self._halves.give_up(self.read_to_ns - self._patience_ns):
-            self._log.take(one["key"], operation_of(one), is_given_up=True)
+            if one["function"] in JUDGED:
+                self._log.take(one["key"], operation_of(one), is_given_up=True)
         oldest_ns = self._halves.oldest_open_ns()
         return self._noted(
             self._log.settle(self.read_to_ns if oldest_ns is None else min(oldest_ns, self.read_to_ns))
@@ -148,19 +161,17 @@ class StreamJudge:
 
     def _take_damage(self, row: Mapping[str, Any]) -> None:
         self._log.is_damaged = True
-        self._damages += 1
-        if self._damages <= DAMAGES_LISTED:
+        self._damages[row["kind"]] += 1
+        if len(self._damage) < DAMAGES_LISTED:
             self._damage.append(f"{row['file']}: byte {row['position']}: {row['detail']}")
 
     def _take(self, row: Mapping[str, Any]) -> None:
         if row["op"] is None:
             row = {**row, "op": self._operations}
-        ended_ns = row["complete_ns"]
-        if None in (row["function"], row["key"], row["outcome"], row["invoke_ns"]) or (
-            ended_ns is None and row["outcome"] == "ok"
-        ):
-            raise HistoryError(f"an operation lacks what every one has (docs/trace-schema.md): {row!r:.200}")
-        at_ns = row["invoke_ns"] if ended_ns is None else ended_ns
+        check_operation(row["op"], row)
+        if row["function"] not in JUDGED:
+            return
+        at_ns = row["invoke_ns"] if row["complete_ns"] is None else row["complete_ns"]
         self._latest_ns = at_ns if self._latest_ns is None else max(at_ns, self._latest_ns)
         self._operations += 1
         self._answered += row["outcome"] == "ok"
@@ -169,13 +180,21 @@ class StreamJudge:
     def finish(self, *, is_over: bool = False) -> Judgement:
         """The judgement of all that happened before :attr:`read_to_ns`, when the query has ended; gives back what was
         held. ``is_over``: the recording is over and has been read to its end, so what is still open was never answered
-        and what came late is all there is."""
+        and what came late is all there is. Raises :class:`HistoryError` after a batch that failed."""
+        try:
+            self._check_whole()
+            return self._judged(is_over=is_over)
+        finally:
+            self._log.close()
+
+    def _judged(self, *, is_over: bool) -> Judgement:
         late, found = self._log.late, list(self._findings)
         doubtful = [one for one in found if late and one.kind in MISSING_MAY_EXPLAIN]
-        operations = self._operations + len(self._halves)
+        operations = self._operations + sum(one["function"] in JUDGED for one in self._halves.open)
         if is_over:
             for row in self._halves.give_up(inf):
-                self._log.take(row["key"], operation_of(row))
+                if row["function"] in JUDGED:
+                    self._log.take(row["key"], operation_of(row))
             last = _anomalies(self._log.last())
             self._findings.update(dict.fromkeys(last))
             found = list(self._findings)
@@ -186,11 +205,10 @@ class StreamJudge:
             undecided.append("nothing in the stream has said yet how far it had come")
         if late:
             undecided.append(f"{late} operations came late: nothing tells if they were early enough")
-        if self._damages:
+        if self._damages.total() > self._damages["cut"]:
             undecided.append("parts could not be read: what is there may be a violation")
         if self._log.is_unsure:
             undecided.append("what appends of unknown outcome have done is not decided")
-        self._log.close()
         verdict = Verdict(
             path="",
             verdict=VIOLATED if found else UNDECIDED if undecided else LINEARIZABLE,
@@ -202,7 +220,7 @@ class StreamJudge:
             facts={
                 "answered": self._answered,
                 "read_to_ns": self.read_to_ns,
-                "bad_lines": self._damages,
+                **damage_facts(self._damages),
                 "judged_by": "a stream",
             },
         )
@@ -217,16 +235,16 @@ def _to_judge(batch: DataFrame) -> DataFrame:
     """The columns of schema.RECORDS that say something about queues, of the rows that do. Raises HistoryError."""
     from pyspark.sql import functions as sf
 
-    missing = [name for name in _REQUIRED if name not in batch.columns]
-    if missing:
-        raise HistoryError(f"the stream has no column {', '.join(missing)} (docs/trace-schema.md)")
+    check_columns(batch, "the stream")
     columns = {
         name: (sf.col(name) if name in batch.columns else sf.lit(None)).cast(kind)
         for name, kind, _ in schema.RECORD_COLUMNS
         if name in _WANTED
     }
     columns["record"] = sf.coalesce(columns["record"], sf.lit("operation"))
-    # A row without a function is half of an operation, or is complained about.
-    is_judged = sf.coalesce(sf.col("function").isin(*JUDGED), sf.lit(True))
+    # Halves all come: a number that is used again ends what was open under it, whatever its function was.
+    is_left_out = (sf.col("record") == "operation") & sf.coalesce(
+        sf.col("function").isin(*_NOT_JUDGED), sf.lit(False)
+    )
     rows = batch.select(*(column.alias(name) for name, column in columns.items()))
-    return rows.where(is_judged & (sf.col("record") != "event"))
+    return rows.where(~is_left_out & (sf.col("record") != "event"))

@@ -1,7 +1,7 @@
 """Operations whose invocation and completion come in rows of their own, joined as these come; for whole histories
 :func:`spark_analysis.importing.history.join_halves` does the same."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from spark_analysis.importing.trace_rows import FILE_SHIFT
@@ -18,14 +18,17 @@ class Halves:
         self._given_up: set[int] = set()
         self._damaged_at: dict[str, int] = {}
 
-    def __len__(self) -> int:
-        return len(self._open)
+    @property
+    def open(self) -> Iterable[Row]:
+        """The invocations that nobody has answered yet."""
+        return self._open.values()
 
     def take(self, row: Row) -> Iterator[dict[str, Any]]:
         """Take an invocation, a completion or damage; yields the operation that is known by it, and damage: this one,
         or what cannot be true."""
         if row["record"] == "damage":
-            self._damaged_at[row["file"]] = row["position"]
+            if row["kind"] != "cut":  # that goes on where it was cut
+                self._damaged_at[row["file"]] = row["position"]
             yield dict(row)
             return
         begun = self._open.pop(row["op"], None)
@@ -38,7 +41,8 @@ class Halves:
         if not self._was_given_up(begun) or reason is None:
             yield _joined(begun, row if reason is None else None)
         if reason is not None:
-            yield {"record": "damage", "file": row["file"], "position": row["position"], "detail": reason}
+            place = {"file": row["file"], "position": row["position"]}
+            yield {"record": "damage", **place, "kind": "bad", "detail": reason}
 
     def give_up(self, before_ns: float) -> list[dict[str, Any]]:
         """The operations that have been open since before then, as such of unknown outcome, each once. Should one

@@ -6,7 +6,7 @@ new bytes to find both; rows are made by tasks, a range of a file each. What a f
 moved stands in the offset, too: so a range gives the same rows whenever it is read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Final
@@ -22,13 +22,13 @@ from pyspark.sql.streaming.datasource import (
 from broker.trace import Damage, TraceTail
 from spark_analysis.importing import schema
 from spark_analysis.importing.arrow import Row, arrow_batches
-from spark_analysis.importing.tails import FollowedTraces, axis_of
+from spark_analysis.importing.tails import FollowedTraces, axis_of, damage_of
 from spark_analysis.importing.trace_reader import trace_files
 from spark_analysis.importing.trace_rows import RowMaker, TraceSplit, read_rows
 
 MOST_BYTES: Final = 16 << 20
 SETTLE_S: Final = 2.0
-_NOTHING_READ: Final = {"bytes": 0, "damage": None}
+_NOTHING_READ: Final = {"bytes": 0, "damage": None, "is_cut": False}
 Offset = dict[str, Any]
 
 
@@ -83,6 +83,9 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._traces.go_on(start["files"], now_ns)
         self._traces.most_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 1 << 62
         self._traces.pass_over(now_ns, self._sizes)
+        if self._sizes is not None and self._traces.place == start["files"]:
+            # All that is available was read: what is left of a record or header is told, as if it had been so for long.
+            self._traces.pass_over(now_ns + 2 * self._settle_ns + 1, self._sizes)
         reached = (start["read_to_ns"], self._traces.cut_ns(now_ns))
         read_to_ns = max((one for one in reached if one is not None), default=None)
         self._told = {"files": self._traces.place, "read_to_ns": read_to_ns}
@@ -98,7 +101,8 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 *(name, told["number"], before["bytes"], told["bytes"]),
                 *(axis_of(told["axis"]), told["problem"]),
             )
-            found.append(TraceRange(split, _damage(name, before), _damage(name, told)))
+            (after, _), (damage, cut) = damage_of(name, before), damage_of(name, told)
+            found.append(TraceRange(split, after, damage or cut))
         if end["read_to_ns"] != start["read_to_ns"]:
             found.append(TraceRange(None, read_to_ns=end["read_to_ns"]))
         return found
@@ -106,10 +110,6 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TraceRange):  # else it stands for a plan without partitions
             yield from arrow_batches(rows_of(partition), schema.RECORDS)
-
-
-def _damage(name: str, told: Mapping[str, Any]) -> Damage | None:
-    return None if told["damage"] is None else Damage(name, told["bytes"], told["damage"])
 
 
 def rows_of(part: TraceRange) -> Iterator[Row]:

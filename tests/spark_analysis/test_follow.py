@@ -248,6 +248,31 @@ def test_what_could_not_be_read_takes_no_false_alarm_with_it(tmp_path: Path, is_
     assert [found.kind for _, found in told] == ([] if is_damaged else ["unexplained-value"])
 
 
+def test_a_file_that_is_none_takes_no_false_alarm_with_it(tmp_path: Path) -> None:
+    read_of_nothing(tmp_path / "a.trace", TraceHeader("client", "a", "one", 1))
+    content = (tmp_path / "a.trace").read_bytes()
+    for name, beginning in (("letter", b"Dear reader"), ("begun", content[:5])):
+        (tmp_path / "b.trace").write_bytes(beginning)
+        follower = Follower(tmp_path, Pace(settle_s=1.0))
+        assert follower.look(0) + follower.look(2 * SECOND) == [], name
+        assert follower.read_to_ns is not None
+        follower.close()
+
+
+def test_who_follows_waits_for_no_record_that_does_not_end(tmp_path: Path) -> None:
+    read_of_nothing(tmp_path / "a.trace", TraceHeader("client", "a", "one", 1))
+    content = (tmp_path / "a.trace").read_bytes()
+    (tmp_path / "a.trace").write_bytes(content[:-3])
+    traces = FollowedTraces(str(tmp_path), SECOND, 1)
+    found: list[dict[str, object]] = []
+    for moment in range(5):
+        found += traces.read(moment * SECOND)
+    assert not traces.is_behind
+    assert [row["kind"] for row in found if row["record"] == "damage"] == ["cut"]
+    (tmp_path / "a.trace").write_bytes(content)
+    assert [row["function"] for row in traces.read(5 * SECOND) if row["record"] == "operation"] == ["read"]
+
+
 def test_a_clock_stays_where_it_was_whatever_file_comes_later(tmp_path: Path) -> None:
     """Recorders of one clock state its zero differently, and the first file's clock stays the history's."""
     traces = FollowedTraces(str(tmp_path), SECOND)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 
-from broker.public.analysis import HistoryError, StreamJudge
+from broker.public.analysis import HistoryError, StreamJudge, check
 from broker.trace import TraceHeader, TraceWriter
+from spark_analysis import streaming
 from spark_analysis.checking.plain import check_traces
-from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
+from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, corrected_for_gaps
+from spark_analysis.follow import Follower, Pace
 from spark_analysis.importing import schema, trace_stream
 from spark_analysis.importing.halves import Halves
 from spark_analysis.importing.history_rows import trace_rows
@@ -146,7 +150,7 @@ def test_however_a_query_goes_it_has_the_rows_of_the_whole(
             assert query.offset["read_to_ns"] > max(row["invoke_ns"] for row in whole.operations)
             continue
         assert got.keys() == expected.keys()
-        told = {(row["file"], row["position"]) for row in whole.damage if row["kind"] != "cut"}
+        told = {(row["file"], row["position"]) for row in whole.damage}
         assert {(row["file"], row["position"]) for row in rows if row["record"] == "damage"} <= told
         assert {file for file, _ in damage} == {file for file, _ in told}
         for place, row in got.items():
@@ -259,6 +263,226 @@ def test_what_is_available_now_ends(tmp_path: Path) -> None:
     assert query.offset["read_to_ns"] == 5 * SECOND + 10 * 199 + 5 - SECOND
 
 
+class Writing:
+    """A trace on the disk, to which a recorder writes; :meth:`again` is another one in the same file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._file = path, path.open("ab", buffering=0)
+        self.again()
+
+    def again(self) -> None:
+        header = TraceHeader("client", self.path.stem, "one", 1)
+        self.to = TraceWriter(self._file.write, header)
+
+    def append(self, at_ns: int, key: str, value: str, offset: int) -> None:
+        self.to.ok_append(at_ns + 5, self.to.invoke_append(at_ns, "c", key, (value,)), offset)
+
+    def read(self, at_ns: int, key: str, value: str, offset: int) -> None:
+        number = self.to.invoke_read(at_ns, "c", key, offset)
+        self.to.ok_read(at_ns + 5, number, offset + 1, offset, [value])
+
+    def tail(self, at_ns: int, key: str, offset: int) -> None:
+        self.to.ok_tail(at_ns + 5, self.to.invoke_tail(at_ns, "c", key), offset)
+
+
+def judge_all(query: Query, clock: Clock) -> StreamJudge:
+    """As a query that runs for some time more, or takes what is available."""
+    judge = StreamJudge()
+    for _ in range(40):
+        judge.take(query.batch())
+        clock.now_ns += SECOND
+    return judge
+
+
+def of_the_whole(directory: Path) -> Any:
+    files = {one.name: one.read_bytes() for one in directory.glob("*.trace")}
+    return corrected_for_gaps(check_traces(files))
+
+
+@pytest.mark.parametrize("is_available_now", [False, True])
+@pytest.mark.parametrize("limit", ["400", "100000", "100000000"])
+def test_a_record_that_never_ends_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, is_available_now: bool
+) -> None:
+    """Its length is damaged, or its recorder was killed; others go on, and end with a lie."""
+    clock = Clock(monkeypatch)
+    one, other = Writing(tmp_path / "a.trace"), Writing(tmp_path / "b.trace")
+    for number in range(30):
+        one.append(SECOND + 10 * number, "t/1", f"{number}" + "y" * 60, number)
+    one.to.flush()
+    content = bytearray(one.path.read_bytes())
+    content[content.index(b"\x78", 400)] ^= 0x02
+    one.path.write_bytes(content)
+    for number in range(30):
+        other.append(5 * SECOND + 10 * number, "t/0", "z" * 700, number)  # longer than a piece
+    other.tail(6 * SECOND, "t/0", 0)
+    other.to.flush()
+    clock.now_ns = 6 * SECOND
+    query = Query(tmp_path, maxBytesPerTrigger=limit)
+    if is_available_now:
+        query.reader.prepareForTriggerAvailableNow()
+    verdict = judge_all(query, clock).finish(is_over=True).verdict
+    whole = of_the_whole(tmp_path)
+    assert (verdict.verdict, verdict.operations) == (VIOLATED, whole.operations)
+    assert verdict.counts == whole.counts
+    assert len(verdict.damage) == len(whole.damage) == 1
+    assert verdict.damage[0].endswith(whole.damage[0])
+
+
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_a_record_that_was_cut_may_explain_what_others_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_available_now: bool
+) -> None:
+    clock = Clock(monkeypatch)
+    one, other = Writing(tmp_path / "a.trace"), Writing(tmp_path / "b.trace")
+    one.append(SECOND, "t/0", "x", 0)
+    one.append(SECOND + 10, "t/0", "y" * 80, 1)
+    one.to.flush()
+    content = one.path.read_bytes()
+    one.path.write_bytes(content[: content.index(b"y" * 20) + 10])
+    other.read(2 * SECOND, "t/0", "y" * 80, 1)
+    other.tail(3 * SECOND, "t/0", 2)
+    other.to.flush()
+    clock.now_ns = 4 * SECOND
+    query = Query(tmp_path)
+    if is_available_now:
+        query.reader.prepareForTriggerAvailableNow()
+    verdict = judge_all(query, clock).finish(is_over=True).verdict
+    assert (verdict.verdict, verdict.counts) == (UNDECIDED, {})
+    assert (verdict.verdict, verdict.counts) == (of_the_whole(tmp_path).verdict, {})
+    assert verdict.reservations == of_the_whole(tmp_path).reservations != ()
+    # It goes on after all: what was cut is read, once, and so is what follows.
+    one.path.write_bytes(content)
+    query.restart()
+    rows = query.batch()
+    (row,) = (row for row in rows if row["record"] == "operation")
+    assert (row["values"], row["first_offset"]) == (["y" * 80], 1)
+    assert not [row for row in rows if row["record"] == "damage"]
+
+
+def test_what_was_cut_and_goes_on_is_told_once_and_takes_no_answer_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    one = Writing(tmp_path / "a.trace")
+    number = one.to.invoke_append(SECOND, "c", "t/0", ("x",))
+    one.to.flush()
+    begun = one.path.stat().st_size
+    one.to.ok_append(SECOND + 5, number, 0)
+    one.tail(SECOND + 10, "t/0", 1)
+    one.to.flush()
+    content = one.path.read_bytes()
+    one.path.write_bytes(content[: begun + 3])
+    query, judge = Query(tmp_path), StreamJudge()
+    for _ in range(6):
+        judge.take(query.batch())
+        clock.now_ns += SECOND
+    one.path.write_bytes(content)
+    for _ in range(6):
+        query.restart()
+        judge.take(query.batch())
+        clock.now_ns += SECOND
+    verdict = judge.finish(is_over=True).verdict
+    assert (verdict.verdict, verdict.operations, verdict.answered) == (LINEARIZABLE, 2, 2)
+    assert [one.split(": ")[1] for one in verdict.damage] == [f"byte {begun}"]
+
+
+def test_a_file_that_waited_for_a_slower_one_is_read_before_it_counts_as_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    fast, slow = Writing(tmp_path / "e.trace"), Writing(tmp_path / "s.trace")
+
+    def write(second: int) -> None:
+        at_ns = second * SECOND
+        fast.append(at_ns, "t/0", f"e{second}", second)
+        for number in range(60):
+            slow.append(at_ns + 2000 + 10 * number, "t/1", f"s{second}.{number}", 60 * second + number)
+        slow.read(at_ns + 500_000, "t/0", f"e{second}", second)
+        slow.tail(at_ns + 700_000, "t/0", second + 1)
+        for one in (fast, slow):
+            one.to.flush()
+
+    for second in range(50):
+        write(second)
+    piece_bytes = 20 * slow.path.stat().st_size // 50
+    query = Query(tmp_path, maxBytesPerTrigger=str(2 * piece_bytes), settleSeconds="2")
+    judge, follower = StreamJudge(), Follower(tmp_path, Pace(settle_s=2.0))
+    follower._traces.most_bytes = 2 * piece_bytes
+    for look in range(10):
+        clock.now_ns = (50 + 12 * look) * SECOND
+        judge.take(query.batch())
+        assert follower.look(clock.now_ns) == []
+        for second in range(50 + 12 * look, 62 + 12 * look):
+            write(second)
+    assert judge.findings == ()
+    assert judge.read_to_ns == follower.read_to_ns
+    assert judge.finish().verdict.verdict == LINEARIZABLE
+    follower.close()
+
+
+@pytest.mark.parametrize("function", ["commit_offset", "fetch_offset"])
+def test_a_number_that_is_used_again_ends_what_was_open_whatever_its_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """The completion is not that of the append, which may have had effect at any time."""
+    clock = Clock(monkeypatch)
+    one, other = Writing(tmp_path / "a.trace"), Writing(tmp_path / "b.trace")
+    one.to.invoke_append(SECOND, "c", "t/0", ("x",))
+    one.to.flush()
+    query, judge = Query(tmp_path), StreamJudge()
+    judge.take(query.batch())
+    one.again()
+    if function == "commit_offset":
+        number = one.to.invoke_commit_offset(2 * SECOND, "c", "t/0", "g", 7)
+    else:
+        number = one.to.invoke_fetch_offset(2 * SECOND, "c", "t/0", "g")
+    one.to.flush()
+    judge.take(query.batch())
+    if function == "commit_offset":
+        one.to.ok_commit_offset(2 * SECOND + 10, number)
+    else:
+        one.to.ok_fetch_offset(2 * SECOND + 10, number, 7)
+    one.to.flush()
+    other.read(3 * SECOND, "t/0", "x", 0)
+    other.tail(3 * SECOND + 20, "t/0", 1)
+    other.to.flush()
+    for _ in range(5):
+        judge.take(query.batch())
+        clock.now_ns += SECOND
+    verdict = judge.finish(is_over=True).verdict
+    assert (verdict.counts, verdict.operations) == ({}, 3)
+    assert "is invoked again" in verdict.damage[0]
+
+
+def test_a_header_that_is_damaged_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the damage makes it look as if not all of it was there."""
+    clock = Clock(monkeypatch)
+    for name in "ab":
+        one_trace(tmp_path / f"{name}.trace", TraceHeader("client", name, "one", 1), 5 * SECOND)
+    content = (tmp_path / "a.trace").read_bytes()
+    bits = range(8 * 100)
+    told = Counter[str]()
+    for bit in random.Random(1).sample(bits, min(len(bits), examples(100))):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "a.trace").write_bytes(damaged)
+        whole = of_the_whole(tmp_path)
+        for is_available_now in (False, True):
+            query, judge = Query(tmp_path), StreamJudge()
+            if is_available_now:
+                query.reader.prepareForTriggerAvailableNow()
+            for _ in range(6):
+                judge.take(query.batch())
+                clock.now_ns += SECOND
+            verdict = judge.finish(is_over=True).verdict
+            assert bool(verdict.damage) == bool(whole.damage), bit
+            assert verdict.operations == whole.operations
+            assert whole.verdict == LINEARIZABLE or verdict.verdict == whole.verdict, bit
+            told[verdict.verdict] += 1
+    assert told[UNDECIDED] > 5
+
+
 def operation(function: str, invoke_ns: int, complete_ns: int | None, **told: Any) -> Row:
     outcome = "info" if complete_ns is None else "ok"
     known = {"record": "operation", "function": function, "key": "t/0", "outcome": outcome}
@@ -312,8 +536,66 @@ def test_damage_leaves_undecided_what_it_may_explain() -> None:
 
 
 def test_an_operation_that_says_too_little_is_refused() -> None:
-    with pytest.raises(HistoryError, match="lacks what every one has"):
+    with pytest.raises(HistoryError, match="operation 0: key None"):
         StreamJudge(delay_s=1).take([operation("append", 1, 2) | {"key": None}])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"outcome": "OK"}, "outcome 'OK'"),
+        ({"outcome": "timeout"}, "outcome 'timeout'"),
+        ({"outcome": "info"}, "outcome 'info', complete_ns 12"),
+        ({"complete_ns": None}, "outcome 'ok', complete_ns None"),
+        ({"complete_ns": 9}, "completes at 9, before its invocation at 10"),
+        ({"invoke_ns": 1.5}, "times are integers"),
+        ({"function": "produce"}, "function 'produce', unknown"),
+        ({"function": None}, "function None"),
+        ({"key": None}, "key None"),
+    ],
+)
+def test_a_stream_refuses_what_a_list_is_refused_for(wrong: Row, complaint: str) -> None:
+    row = operation("tail", 10, 12, offset=0) | wrong
+    with pytest.raises(HistoryError, match=complaint):
+        StreamJudge(delay_s=1).take([row])
+    with pytest.raises(HistoryError, match=complaint):
+        check([{name: row[name] for name in schema.OPERATION_NAMES}])
+
+
+def test_a_judge_that_failed_has_no_verdict() -> None:
+    judge = StreamJudge(delay_s=1)
+    with pytest.raises(HistoryError, match="key None"):
+        judge.take([SEEN, operation("tail", 10, 12, offset=0) | {"key": None}])
+    with pytest.raises(HistoryError, match="batch 0 failed"):
+        judge.take([])
+    with pytest.raises(HistoryError, match="batch 0 failed"):
+        judge.finish(is_over=True)
+
+
+def test_what_could_not_be_told_is_told_when_the_batch_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int | None] = []
+
+    def tell(one: Anomaly) -> None:
+        if not told and len(refused) < 2:
+            refused.append(one.position)
+            raise ConnectionError
+        told.append(one.position)
+
+    refused: list[int | None] = []
+    rows = [operation("append", 0, 1, first_offset=number, values=[f"m{number}"]) for number in range(3)]
+    rows += [
+        operation("read", 2, 3, offset=at, first_offset=at, values=["x"], next_offset=at + 1) for at in (0, 2)
+    ]
+    table = pa.Table.from_pylist([{name: row[name] for name in NAMES} for row in rows])
+    monkeypatch.setattr(streaming, "_to_judge", lambda batch: SimpleNamespace(toArrow=lambda: table))
+    judge = StreamJudge(tell, delay_s=1)
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            judge(batch_of("one"), 0)
+    judge(batch_of("one"), 0)
+    judge(batch_of("one"), 0)
+    assert told == [one.position for one in judge.findings]
+    assert len(told) > 1
 
 
 def batch_of(query: str) -> Any:
@@ -424,5 +706,10 @@ def test_a_batch_from_elsewhere_has_few_columns(spark: SparkSession) -> None:
     judge(frame, 0)
     assert [one.kind for one in judge.findings] == ["stale-tail"]
     assert judge.finish().verdict.operations == 2
-    with pytest.raises(HistoryError, match="lacks what every one has"):
-        StreamJudge(delay_s=1)(frame.selectExpr("* EXCEPT (function)", "CAST(NULL AS STRING) AS function"), 0)
+    for function, complaint in (("NULL", "function None"), ("'produce'", "function 'produce', unknown")):
+        other = frame.selectExpr("* EXCEPT (function)", f"CAST({function} AS STRING) AS function")
+        with pytest.raises(HistoryError, match=complaint):
+            StreamJudge(delay_s=1)(other, 0)
+    other = frame.selectExpr("* EXCEPT (invoke_ns)", "timestamp_seconds(invoke_ns) AS invoke_ns")
+    with pytest.raises(HistoryError, match="times are integers, and invoke_ns is of type timestamp"):
+        StreamJudge(delay_s=1)(other, 0)
