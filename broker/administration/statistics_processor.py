@@ -181,7 +181,7 @@ class StatisticsProcessor:
                     ):
                         continue
                     queues += config.write_queue_nums
-                    check_number_told(queues, "ask for one group at a time (consumerProgress)")
+                    check_number_told(queues, "ask for one consumer group at a time (consumerProgress)")
                     offsets = ObjectKeyed()
                     for queue_ids in queue_ranges(config.write_queue_nums):
                         progress = self._figures.progress(group, topic, queue_ids)

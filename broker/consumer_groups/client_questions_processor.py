@@ -88,7 +88,7 @@ class ClientQuestionsProcessor:
         ):
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
-                f"the message at {offset} is of no topic that group {header.consumer_group} consumes",
+                f"the message at {offset} is of no topic that consumer group {header.consumer_group} consumes",
             )
         header.broker_name = self._broker_name
         self._pass_on(

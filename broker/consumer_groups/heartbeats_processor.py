@@ -222,7 +222,8 @@ class HeartbeatsProcessor:
         if count > GROUPS_PER_CLIENT_MAX:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"the client would be in {count} groups, at most {GROUPS_PER_CLIENT_MAX} are allowed",
+                f"the client would be in {count} groups, of consumers and producers; at most "
+                f"{GROUPS_PER_CLIENT_MAX} are allowed",
             )
         most = self._settings.current.limits.max_groups
         for kind, there, new in self._registry.new_groups_of(data):

@@ -34,7 +34,7 @@ class GroupLimit:
             count = metadata.group_count + sum(not metadata.knows_group(name) for name in under_way)
             if count + sum(name not in under_way for name in new) > most:
                 raise TooManyError(
-                    f"there are {count} groups, at most {most} are allowed (limits.max_groups)"
+                    f"there are {count} consumer groups, at most {most} are allowed (limits.max_groups)"
                 )
         for name in new:
             under_way[name] = under_way.get(name, 0) + 1

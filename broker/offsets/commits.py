@@ -138,7 +138,8 @@ class OffsetCommits:
     def _check_not_deleted(self, group: str, topic: str) -> None:
         if any(concerns(group, topic) for concerns in self._deletions):
             raise RequestError(
-                ResponseCode.SYSTEM_BUSY, f"topic[{topic}] or group [{group}] is being deleted: ask again"
+                ResponseCode.SYSTEM_BUSY,
+                f"topic [{topic}] or consumer group [{group}] is being deleted: ask again",
             )
 
     def stage(self, group: str, topic: str, queue_id: int, offset: int) -> None:

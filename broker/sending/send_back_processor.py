@@ -147,7 +147,7 @@ class SendBackProcessor:
         if not self._registry.may_read(header.group, topics):
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
-                f"the message at {header.offset} is of no topic that group {header.group} consumes",
+                f"the message at {header.offset} is of no topic that consumer group {header.group} consumes",
             )
 
     def _create(self, connection: Connection, command: RemotingCommand, config: TopicConfig) -> None:

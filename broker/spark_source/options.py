@@ -115,7 +115,9 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     _forbid(ending, "earliest", "a batch would read nothing")
     commit_offsets = _is_true(options, "commitOffsets", "false")
     if commit_offsets and "group" not in options:
-        raise OptionError("option commitOffsets stores the offsets of a group: name it by the option group")
+        raise OptionError(
+            "option commitOffsets stores the offsets of a consumer group: name it by the option group"
+        )
     return SourceOptions(
         name_servers,
         topics,

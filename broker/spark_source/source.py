@@ -311,7 +311,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
 
         failures = _with_reader(self._options, store)
         for failure in failures:
-            logger.warning("offset of group %s not stored: %s", self._options.group, failure)
+            logger.warning("offset of consumer group %s not stored: %s", self._options.group, failure)
         self._stored = None if failures else offsets
 
     def _ends(self) -> Ends:

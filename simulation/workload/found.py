@@ -52,7 +52,7 @@ _REPORTING: Final = 3
 """Consumer groups that say at once where they are, each in all queues."""
 
 _NO_ROOM: Final = re.compile(
-    r"nothing was changed: there are (\d+) (topics|groups), at most (\d+) are allowed \(limits\.max_\2\)"
+    r"nothing was changed: there are (\d+) (?:consumer )?(topics|groups), at most (\d+) are allowed \(limits\.max_\2\)"
 )
 MARKS_OF: Final = {
     "topics": "no room for a topic",

@@ -220,13 +220,15 @@ class _Listener:
             except NotAsyncError:
                 raise
             except Exception:
-                logger.exception("group %s: the handler failed at %r", self._consumer.group, message)
+                logger.exception("consumer group %s: the handler failed at %r", self._consumer.group, message)
             if self._consumer.broadcast:
                 return
             try:
                 await self._consumer.send_back(message)
             except ClientError as error:
-                logger.warning("group %s: %r was not sent back: %s", self._consumer.group, message, error)
+                logger.warning(
+                    "consumer group %s: %r was not sent back: %s", self._consumer.group, message, error
+                )
                 await self._runtime.sleep(AGAIN_S)
             else:
                 return

@@ -236,7 +236,7 @@ class OrderLocks:
         try:
             granted = await self._granted(locks)
         except ClientError as error:
-            logger.info("group %s: no response about order locks: %s", self._group, error)
+            logger.info("consumer group %s: no response about order locks: %s", self._group, error)
         finally:
             for lock in locks:
                 lock.answered = None
@@ -272,7 +272,7 @@ class OrderLocks:
         return frozenset(MessageQueue(queue.topic, queue.broker_name, queue.queue_id) for queue in held)
 
     def _lose(self, lock: _Lock, why: str) -> None:
-        logger.warning("group %s: the order lock of %s is lost: %s", self._group, lock.queue, why)
+        logger.warning("consumer group %s: the order lock of %s is lost: %s", self._group, lock.queue, why)
         lock.good_until_ns = 0
         lock.granted = self._runtime.event()
         lock.ask_at_ns = min(lock.ask_at_ns, self._runtime.now_ns() + int(_ASK_FIRST_S * 1e9))
@@ -315,7 +315,7 @@ class OrderLocks:
                 locks[0].queue, RequestCode.UNLOCK_BATCH_MQ, None, self._body(locks), _UNLOCK_TIMEOUT_S
             )
         except ClientError as error:
-            logger.warning("group %s: order locks run out by themselves: %s", self._group, error)
+            logger.warning("consumer group %s: order locks run out by themselves: %s", self._group, error)
 
     def _body(self, locks: Sequence[_Lock]) -> bytes:
         wanted = [WireQueue(lock.queue.broker_name, lock.queue.queue_id, lock.queue.topic) for lock in locks]

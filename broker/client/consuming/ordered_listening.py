@@ -132,7 +132,7 @@ class _OrderlyListener:
         except NotAsyncError:
             raise
         except Exception:
-            logger.exception("group %s: the handler failed at %r", group, message)
+            logger.exception("consumer group %s: the handler failed at %r", group, message)
         offset, count = self._failed.get(message.queue, (-1, 0))
         count = count + 1 if offset == message.queue_offset else 1
         self._failed[message.queue] = (message.queue_offset, count)
@@ -141,7 +141,7 @@ class _OrderlyListener:
         try:
             await self._consumer.send_back(message, delay_level=-1)
         except ClientError as error:
-            logger.warning("group %s: %r is not a dead letter yet: %s", group, message, error)
+            logger.warning("consumer group %s: %r is not a dead letter yet: %s", group, message, error)
             return False
         return True
 

@@ -133,12 +133,12 @@ class Assignment:
     def _complain(self, topic: str, error: ClientError) -> None:
         """Log once why a topic is not read: its reader waits for as long as that lasts, and raises nothing."""
         if any(queue.topic == topic for queue in self._intake.readers):
-            logger.info("group %s: no rebalance of %s: %s", self._group, topic, error)
+            logger.info("consumer group %s: no rebalance of %s: %s", self._group, topic, error)
         elif not (isinstance(error, NoRoute) and topic.startswith(RETRY_PREFIX)):
             # A retry topic, which the first heartbeat makes, is not missed before that.
             complaint = type(error).__name__
             if self._complaints.get(topic) != complaint:
-                logger.warning("group %s does not read topic %s yet: %s", self._group, topic, error)
+                logger.warning("consumer group %s does not read topic %s yet: %s", self._group, topic, error)
             self._complaints[topic] = complaint
 
     async def _share_of(self, topic: str, queues: Sequence[MessageQueue]) -> list[MessageQueue] | None:
@@ -189,7 +189,7 @@ class Assignment:
             if queue not in readers:
                 self._start_reader(queue)
         if lost:
-            logger.info("group %s: gave up %d queues of %s", self._group, len(lost), topic)
+            logger.info("consumer group %s: gave up %d queues of %s", self._group, len(lost), topic)
             if self._locks is None:
                 await self._store_given_up(lost)
 
@@ -199,7 +199,9 @@ class Assignment:
         try:
             for error in await self._stored.store(readers):
                 logger.warning(
-                    "group %s: the consumer offset of a queue given up was not stored: %s", self._group, error
+                    "consumer group %s: the consumer offset of a queue given up was not stored: %s",
+                    self._group,
+                    error,
                 )
         finally:
             for reader in readers:
@@ -255,7 +257,10 @@ class Assignment:
             offsets = QueueOffsets.decode(command.body).offsets
         except RemotingError as error:
             logger.warning(
-                "group %s: unreadable offset reset from %s: %s", self._group, connection.address, error
+                "consumer group %s: unreadable offset reset from %s: %s",
+                self._group,
+                connection.address,
+                error,
             )
             return
         for queue, offset in offsets.items():

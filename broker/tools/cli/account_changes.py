@@ -35,7 +35,9 @@ Granted = Literal["DENY", "PUB", "SUB", "PUB|SUB"]
 class Rights:
     """The rights that an account is given; those that are None stay as they are."""
 
-    admin: Annotated[bool | None, Parameter(help="Whether it may change topics, groups and members.")] = None
+    admin: Annotated[
+        bool | None, Parameter(help="Whether it may change topics, consumer groups and members.")
+    ] = None
     default_topic: Annotated[
         Granted | None, Parameter(help="What it may do with topics that are not named.")
     ] = None

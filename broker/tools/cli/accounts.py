@@ -61,7 +61,7 @@ def check(
     file: AccountsFile,
     publish: Annotated[str | None, Parameter(help="May it publish to this topic?")] = None,
     subscribe: Annotated[str | None, Parameter(help="May it subscribe to this topic?")] = None,
-    group: Annotated[str | None, Parameter(help="May it consume as this group?")] = None,
+    group: Annotated[str | None, Parameter(help="May it consume as this consumer group?")] = None,
     json: AsJson = False,
 ) -> int:
     """Check that a server would take a file, and whether an account may do something. The exit code is 1 if not.
@@ -95,7 +95,7 @@ def check(
     if json:
         print_json({"access_key": access_key, "asked": what, "name": name, "may": may, "rule": verdict.rule})
     else:
-        deed = "consume as group" if what == "group" else f"{what} to topic"
+        deed = "consume as consumer group" if what == "group" else f"{what} to topic"
         print(f"{access_key} {'may' if may else 'may not'} {deed} {name}: {verdict.rule}")
     return 0 if may else FAILED
 

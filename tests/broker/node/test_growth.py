@@ -60,7 +60,9 @@ def test_groups_are_created_up_to_the_limit() -> None:
     assert len(created) == 15 - there
     refused = next(answer for answer in answers if answer.code != CODES.PULL_NOT_FOUND)
     assert refused.code == CODES.SUBSCRIPTION_GROUP_NOT_EXIST
-    assert "there are 15 groups, at most 15 are allowed (limits.max_groups)" in (refused.remark or "")
+    assert "there are 15 consumer groups, at most 15 are allowed (limits.max_groups)" in (
+        refused.remark or ""
+    )
     assert client.heartbeat("Another").code == CODES.SUCCESS, "it may be a client of another group as well"
     assert "max_groups" in (put_group(client, b'{"groupName": "Another"}').remark or "")
     assert put_group(client, b'{"groupName": "g", "retryMaxTimes": 3}').code == CODES.SUCCESS
@@ -88,7 +90,9 @@ def test_groups_that_only_have_positions_count_however_they_come() -> None:
     assert metadata.group_count == 15
     refused = report("P19")
     assert refused.code == CODES.SUBSCRIPTION_GROUP_NOT_EXIST
-    assert "there are 15 groups, at most 15 are allowed (limits.max_groups)" in (refused.remark or "")
+    assert "there are 15 consumer groups, at most 15 are allowed (limits.max_groups)" in (
+        refused.remark or ""
+    )
     client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, position_of("Q"))
     group.advance(1)
     clone = {"srcGroup": "P0", "destGroup": "R", "topic": "T", "offline": True}
@@ -137,7 +141,9 @@ def test_a_heartbeat_of_very_many_groups_fits_into_the_log() -> None:
     assert all(name in group.node("n0").replica.metadata.groups for name in names)
     again = heartbeat(consumers=[ConsumerData(group_name="one-more")])(client)
     assert again.code == ERROR
-    assert "the client would be in 1001 groups, at most 1000 are allowed" in (again.remark or "")
+    assert "the client would be in 1001 groups, of consumers and producers; at most 1000 are allowed" in (
+        again.remark or ""
+    )
 
 
 def test_queues_of_all_topics_together() -> None:

@@ -258,7 +258,7 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
     "very many groups": (
         heartbeat(producers=[ProducerData(f"p{n}") for n in range(GROUPS_PER_CLIENT_MAX + 1)]),
         ERROR,
-        "would be in 1001 groups, at most 1000 are allowed",
+        "would be in 1001 groups, of consumers and producers; at most 1000 are allowed",
     ),
     "very long heartbeat": (
         heartbeat(
