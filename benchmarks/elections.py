@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from raft import HardState, RaftConfig, Role
+from raft import HardState, RaftOptions, Role
 from raft.effects import Committed, Effect, RoleChanged, SaveHardState
 from raft.errors import RaftError
 from raft.messages import Message
@@ -100,7 +100,7 @@ class _Node(Host):
 class _Group(Cluster):
     """A group in one world. `now` is the clock of the node whose turn it is, `time` that of nobody."""
 
-    def __init__(self, kind: World, size: int, random: Random, config: RaftConfig) -> None:
+    def __init__(self, kind: World, size: int, random: Random, options: RaftOptions) -> None:
         self.kind = kind
         self.time = 0
         self._draws = random
@@ -120,7 +120,7 @@ class _Group(Cluster):
         self.unseated = 0
         """Leaders that stepped down although they lived and nobody had killed one."""
         self.first_commit: int | None = None
-        super().__init__(nodes, config=config, seed=random.randrange(1 << 30))
+        super().__init__(nodes, options=options, seed=random.randrange(1 << 30))
         self.observers.append(self._look)
         self.invariants = Invariants(self)
         for node in nodes:
@@ -335,13 +335,13 @@ class _Group(Cluster):
 
 
 def _elections(
-    kind: World, size: int, random: Random, wanted: int, config: RaftConfig
+    kind: World, size: int, random: Random, wanted: int, options: RaftOptions
 ) -> tuple[list[int], int, float]:
     """The times of so many elections in ns; how many leaders were unseated without need, and in how many seconds."""
     times: list[int] = []
     unseated, seconds = 0, 0.0
     while len(times) < wanted:
-        group = _Group(kind, size, random, config)
+        group = _Group(kind, size, random, options)
         assert group.run(group.serves, group.time + _LIMIT), "no first leader"
         for _ in range(min(_KILLS_PER_GROUP, wanted - len(times))):
             began, before = group.time, group.unseated
@@ -380,7 +380,7 @@ def main() -> None:
     parser.add_argument("--heartbeat-ms", type=int, default=200, help="as raft.heartbeat_ms of the settings")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    config = RaftConfig(heartbeat_interval_ns=arguments.heartbeat_ms * MILLISECOND)
+    options = RaftOptions(heartbeat_interval_ns=arguments.heartbeat_ms * MILLISECOND)
     cases = [(world, size) for world in WORLDS for size in (3, 5)]
     rows = []
     print("| world | nodes | elections | median | p90 | p99 | p99.9 | longest | unseated per hour |")
@@ -388,7 +388,7 @@ def main() -> None:
     for world, size in cases:
         random = Random(f"{arguments.seed} {world.name} {size}")
         count = -(-arguments.elections // len(cases))
-        times, unseated, seconds = _elections(world, size, random, count, config)
+        times, unseated, seconds = _elections(world, size, random, count, options)
         figures = [round(_percentile(times, share), 1) for share in _PERCENTILES]
         per_hour = round(unseated * 3600 / seconds)
         print(

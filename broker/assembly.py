@@ -70,7 +70,7 @@ from log.formats.loops import INSTALLED
 from log.formats.record import pack_host
 from log.options import StoreOptions
 from log.store import RecoveryReport, Store
-from raft.config import RaftConfig
+from raft.options import RaftOptions
 from raft.state import RandomSource
 
 log = structlog.get_logger("trivet.assembly")
@@ -150,7 +150,7 @@ def told_to_operators(
 def _replica_options(settings: Settings, variant: Variant, store_host: bytes) -> ReplicaOptions:
     return ReplicaOptions(
         node_id=settings.node.id,
-        raft=raft_config_of(settings, variant.limits),
+        raft=raft_options_of(settings, variant.limits),
         sync_flush=settings.storage.flush == "sync",
         flush_interval_ns=settings.storage.flush_interval_ms * MS,
         uncommitted_bytes_max=settings.limits.max_pending_proposal_bytes,
@@ -445,10 +445,10 @@ def store_options_of(settings: Settings, memory_bytes: int = 0) -> StoreOptions:
     )
 
 
-def raft_config_of(settings: Settings, limits: InnerLimits) -> RaftConfig:
+def raft_options_of(settings: Settings, limits: InnerLimits) -> RaftOptions:
     """The group's timing, and how much of it may be under way."""
     raft = settings.raft
-    return RaftConfig(
+    return RaftOptions(
         election_timeout_min_ns=raft.election_timeout_min_ms * MS,
         election_timeout_max_ns=raft.election_timeout_max_ms * MS,
         heartbeat_interval_ns=raft.heartbeat_ms * MS,

@@ -1,11 +1,12 @@
 """Raft as a pure state machine; start reading at core.py, effects.py and messages.py."""
 
-from raft.config import HardState, RaftConfig
 from raft.configuration import AddLearner, Change, Configuration, PromoteLearner, RemoveMember
 from raft.core import Raft
 from raft.effects import Role
+from raft.options import RaftOptions
 from raft.reasons import Cause, Reason
 from raft.recovery_loss import Loss
+from raft.state import HardState
 from raft.terms import LogTerms
 
 __all__ = [
@@ -18,7 +19,7 @@ __all__ = [
     "Loss",
     "PromoteLearner",
     "Raft",
-    "RaftConfig",
+    "RaftOptions",
     "Reason",
     "RemoveMember",
     "Role",

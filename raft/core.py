@@ -37,7 +37,6 @@ number; Ongaro's dissertation Consensus: Bridging Theory and Practice, by chapte
 
 from collections.abc import Mapping
 
-from raft.config import RaftConfig
 from raft.configuration import Change, Configuration
 from raft.effects import Effect, RecoveryChanged, Role
 from raft.election import Election
@@ -56,6 +55,7 @@ from raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from raft.options import RaftOptions
 from raft.progress import Progress
 from raft.reasons import Cause, Pause, Reason
 from raft.recovery import Recovery
@@ -72,7 +72,7 @@ class Raft:
 
     def __init__(
         self,
-        config: RaftConfig,
+        options: RaftOptions,
         node_id: str,
         initial: InitialState,
         random: RandomSource,
@@ -85,7 +85,7 @@ class Raft:
         the run of entries that starts with the first and that one append carries (`Send.run`).
         """
         hard_state, loss = initial.hard_state, initial.loss
-        self._state = NodeState(config, node_id, initial, random)
+        self._state = NodeState(options, node_id, initial, random)
         self.pending = self._state.effects
         """The effects that `take_effects` would return; to look at only."""
         self._clip = clip
@@ -395,7 +395,7 @@ class Raft:
             if transfer is not None:
                 return Cause(transfer, source)
             # Its peers elect another leader when they have not heard it for an election timeout.
-            pause, patience = state.pause, state.config.election_timeout_min_ns
+            pause, patience = state.pause, state.options.election_timeout_min_ns
             if pause is not None and pause.end_ns - pause.begin_ns >= patience > now - pause.end_ns:
                 return Cause(pause.reason, source, pause.end_ns - pause.begin_ns)
         elif isinstance(message, VoteRequest) and message.leadership_transfer:

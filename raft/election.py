@@ -77,9 +77,9 @@ class Election:
 
     def restart_timer(self, now: int) -> None:
         """Waits a newly drawn election timeout from now on."""
-        config = self._state.config
+        options = self._state.options
         self._timeout = self._state.random.randrange(
-            config.election_timeout_min_ns, config.election_timeout_max_ns
+            options.election_timeout_min_ns, options.election_timeout_max_ns
         )
         self._in_line = False
         self.deadline = now + self._timeout
@@ -91,7 +91,7 @@ class Election:
         two heartbeats asks in its turn: nodes that all start need not wait for a silence, and voters that hear a leader
         refuse a PreVote.
         """
-        self.ask_soon(now + 2 * self._state.config.heartbeat_interval_ns)
+        self.ask_soon(now + 2 * self._state.options.heartbeat_interval_ns)
 
     def heard_leader(self, now: int) -> None:
         """Defends the leader of the current term, which was heard, and begins the timeout anew (5.2)."""
@@ -119,9 +119,9 @@ class Election:
         """
         contact = self._leader_contact
         if contact is not None:
-            config = self._state.config
-            grace = config.heartbeat_interval_ns
-            contact = max(contact + duration, now - config.election_timeout_min_ns + grace)
+            options = self._state.options
+            grace = options.heartbeat_interval_ns
+            contact = max(contact + duration, now - options.election_timeout_min_ns + grace)
             self._leader_contact = min(contact, now)
             self.deadline = max(self._leader_contact + self._timeout, now + grace)
 
@@ -153,16 +153,16 @@ class Election:
 
     def _round(self, rounds: int = 1) -> int:
         """Returns how long so many rounds may take: twice as long after each one without a result."""
-        config = self._state.config
-        longer = rounds * config.campaign_round_ns << min(self._attempts, _DOUBLINGS_MAX)
-        return min(longer, config.election_timeout_min_ns)
+        options = self._state.options
+        longer = rounds * options.campaign_round_ns << min(self._attempts, _DOUBLINGS_MAX)
+        return min(longer, options.election_timeout_min_ns)
 
     def _before_us(self) -> list[str]:
         """Returns the voters that stand in line before this node."""
         state, former = self._state, self._former_leader
         voters = state.configurations.current.voters
         begin = voters.index(former) + 1 if former in voters else 0
-        preferred = state.config.preferred_leaders
+        preferred = state.options.preferred_leaders
         line = [node for node in preferred if node in voters]
         line += [node for node in (*voters[begin:], *voters[:begin]) if node not in preferred]
         # Whoever is being removed comes last, and whoever recovers: its vote does not count as others do.
@@ -188,7 +188,7 @@ class Election:
         contact = self._leader_contact
         if contact is None or asker == self._state.leader:
             return False
-        return now - contact < self._state.config.election_timeout_min_ns
+        return now - contact < self._state.options.election_timeout_min_ns
 
     # Voter ---------------------------------------------------------------------------------------------------
 

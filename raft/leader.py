@@ -66,8 +66,8 @@ class Leader:
         self._round = 0
         self._round_due = True  # the first append is everybody's notice of the new leader (5.2)
         self._reads = ReadQueue()
-        self._heartbeat_due = now + state.config.heartbeat_interval_ns
-        self._preferred_check_due = now + state.config.preferred_check_interval_ns
+        self._heartbeat_due = now + state.options.heartbeat_interval_ns
+        self._preferred_check_due = now + state.options.preferred_check_interval_ns
         # None while no peer waits to be told a commit index alone.
         self._commit_notice_due: int | None = None
         # `peers` has all members of the current configuration but this node, and those that have yet to hear that they
@@ -117,8 +117,8 @@ class Leader:
             raise LeadershipTransferring(transfer.target)
         uncommitted = state.log.last_index - state.commit_index
         # With nothing under way any number is taken: a batch of more than the limit would be refused each time.
-        if uncommitted + count > state.config.max_uncommitted_entries and uncommitted:
-            raise ProposalLimit(uncommitted, state.config.max_uncommitted_entries)
+        if uncommitted + count > state.options.max_uncommitted_entries and uncommitted:
+            raise ProposalLimit(uncommitted, state.options.max_uncommitted_entries)
 
     def grant(self, count: int) -> None:
         """Allows a proposal in parts, see `Raft.grant`. Raises LeadershipTransferring, ProposalLimit."""
@@ -213,16 +213,16 @@ class Leader:
 
     def _is_heard(self, peer: Progress, now: int) -> bool:
         """True when the peer has answered within the shortest election timeout."""
-        return now - peer.last_contact <= self._state.config.election_timeout_min_ns
+        return now - peer.last_contact <= self._state.options.election_timeout_min_ns
 
     def _is_caught_up(self, peer: Progress, now: int) -> bool:
         """True when the peer is near enough to our log's end to be promoted or to take over (dissertation 4.2.1)."""
-        config = self._state.config
+        options = self._state.options
         # In a young log no place is far behind: whoever is not known to have anything is not caught up all the same.
         return (
             peer.state is PeerState.REPLICATE
             and peer.match_index >= 0
-            and self._state.log.last_index - peer.match_index <= config.catch_up_lag_entries
+            and self._state.log.last_index - peer.match_index <= options.catch_up_lag_entries
             and self._is_heard(peer, now)
         )
 
@@ -233,14 +233,14 @@ class Leader:
         state = self._state
         assert not state.log_effects_pending, "effects that write to the log must be carried out first"
         last_index, commit_index = state.log.last_index, state.commit_index
-        window = state.config.max_inflight_appends
+        window = state.options.max_inflight_appends
         # Reads that wait begin a round of their own; before this term's first commit no index is safe for them (6.4).
         reads = self._reads
         beat = self._round_due or (bool(reads.waiting) and reads.wants_round and self._has_committed_in_term)
         if beat:
             self._begin_round()
         notice_due = self._commit_notice_due is not None and now >= self._commit_notice_due
-        notice_delay = state.config.commit_notice_delay_ns
+        notice_delay = state.options.commit_notice_delay_ns
         notice_wanted = False
         self._extract = None
         for peer in self.peers.values():
@@ -418,7 +418,7 @@ class Leader:
         peer = self.peers.get(target)
         # It takes turns to write a snapshot: by now the peer may be found to need none, or be gone.
         if peer is not None and peer.state is PeerState.SNAPSHOT:
-            peer.snapshot_deadline = now + self._state.config.election_timeout_min_ns
+            peer.snapshot_deadline = now + self._state.options.election_timeout_min_ns
 
     def snapshot_failed(self, target: str) -> None:
         """Takes note that no snapshot was sent: the next heartbeat finds out anew where the peer's log ends."""
@@ -580,7 +580,7 @@ class Leader:
         if now < self._heartbeat_due or not self.peers:
             return None
         # From now, not from when it was due: a leader that is late does not send the missed ones one after another.
-        self._heartbeat_due = now + self._state.config.heartbeat_interval_ns
+        self._heartbeat_due = now + self._state.options.heartbeat_interval_ns
         self._round_due = True
         self._tell_of_slow_peers(now)
         contacts = [peer.last_contact for peer in self._voting_peers]
@@ -588,10 +588,10 @@ class Leader:
             contacts.append(now)
         silence = now - agreed(contacts)
         # First: a leader without a majority has nothing to hand over.
-        if silence > self._state.config.election_timeout_max_ns:
+        if silence > self._state.options.election_timeout_max_ns:
             return silence
         if now >= self._preferred_check_due:
-            self._preferred_check_due = now + self._state.config.preferred_check_interval_ns
+            self._preferred_check_due = now + self._state.options.preferred_check_interval_ns
             self._hand_over_to_preferred(now)
         return None
 
@@ -599,7 +599,7 @@ class Leader:
         state = self._state
         last_index = state.log.last_index
         for peer in self.peers.values():
-            slow = peer.becomes_slow(last_index, state.config.election_timeout_min_ns, now)
+            slow = peer.becomes_slow(last_index, state.options.election_timeout_min_ns, now)
             if slow is not None:
                 state.effects.append(PeerSlow(peer.node, slow, last_index - peer.match_index))
 
@@ -607,7 +607,7 @@ class Leader:
 
     def _hand_over_to_preferred(self, now: int) -> None:
         """Begins to hand over to the best of the preferred leaders that could lead at once, if there is one."""
-        preferred = self._state.config.preferred_leaders
+        preferred = self._state.options.preferred_leaders
         if not preferred or self._state.node_id in preferred or self.succession.transfer is not None:
             return
         # Before it has committed in its term it does not know what is committed (8), and a member that is just being

@@ -212,7 +212,7 @@ class Recovery:
         """Begins a round of asking if one is due: answers may have been lost, or nobody may have been there."""
         if now < self.deadline:
             return
-        self.deadline = now + self._state.config.election_timeout_min_ns // 2
+        self.deadline = now + self._state.options.election_timeout_min_ns // 2
         self._nonce += 1
         # Who was empty in an earlier round may have a history by now: that a group is new is found in a single one.
         self._empty.clear()

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from raft.config import HardState, RaftConfig
 from raft.configuration import Configuration, ConfigurationHistory
 from raft.durability import PersistedIndex
 from raft.effects import (
@@ -26,6 +25,7 @@ from raft.effects import (
     TruncateLog,
 )
 from raft.messages import Message
+from raft.options import RaftOptions
 from raft.reasons import Cause, Pause
 from raft.recovery_loss import Loss
 from raft.terms import LogTerms
@@ -35,6 +35,14 @@ class RandomSource(Protocol):
     """The part of `random.Random` that an election needs."""
 
     def randrange(self, start: int, stop: int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """The term of a node and its vote in that term. Both must be durable before anyone hears of them (figure 2)."""
+
+    term: int = 0
+    vote: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +70,6 @@ class NodeState:
 
     __slots__ = (
         "commit_index",
-        "config",
         "configurations",
         "effects",
         "lacks_room",
@@ -71,6 +78,7 @@ class NodeState:
         "log_effects_pending",
         "lost_voters",
         "node_id",
+        "options",
         "pause",
         "persisted",
         "random",
@@ -84,7 +92,7 @@ class NodeState:
 
     def __init__(
         self,
-        config: RaftConfig,
+        options: RaftOptions,
         node_id: str,
         initial: InitialState,
         random: RandomSource,
@@ -96,7 +104,7 @@ class NodeState:
         assert log.last_term <= hard_state.term, (
             f"the log has an entry of term {log.last_term}, and the newest term saved is {hard_state.term}"
         )
-        self.config = config
+        self.options = options
         self.node_id = node_id
         self.random = random
         # The term rises only, and the vote changes once in a term (5.1, 5.2). Both are durable before any message that

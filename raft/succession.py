@@ -53,7 +53,7 @@ class Succession:
         if self.transfer is not None:
             raise LeadershipTransferring(self.transfer.target)
         # Dissertation 3.10: whoever has not taken over within an election timeout is not waited for.
-        self.transfer = Transfer(target, now + state.config.election_timeout_min_ns, reason)
+        self.transfer = Transfer(target, now + state.options.election_timeout_min_ns, reason)
         self.ask_target(self.transfer)
 
     def ask_target(self, transfer: Transfer) -> None:

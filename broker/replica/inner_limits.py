@@ -21,7 +21,7 @@ class InnerLimits:
     state_rows_at_once: int = ROWS_AT_ONCE
     """Rows of the state that one turn writes for a snapshot."""
     catch_up_lag_entries: int = 1000
-    """A learner at most this far behind may be promoted (`RaftConfig`)."""
+    """A learner at most this far behind may be promoted (`RaftOptions`)."""
     pull_bytes_max: int = 256 * 1024
     """The messages of one response to a pull, unless the request names another number of bytes (5.x maxMsgBytes)."""
     hour_ms: int = 3_600_000

@@ -8,7 +8,7 @@ from broker.state.release import THIS_RELEASE, Release
 from broker.statistics.events import Events
 from broker.statistics.timings import Timings
 from broker.trace import TraceWriter
-from raft.config import RaftConfig
+from raft.options import RaftOptions
 from raft.state import RandomSource
 
 
@@ -17,7 +17,7 @@ class ReplicaOptions:
     """The settings that a replica begins with and keeps."""
 
     node_id: str
-    raft: RaftConfig
+    raft: RaftOptions
     sync_flush: bool
     """An entry counts as held here when it is on the disk, not when it is in the page cache."""
     flush_interval_ns: int

@@ -67,10 +67,9 @@ from log.entries.flushes import FlushJob
 from log.errors import DiskFullError
 from log.notes.hard_state import StoredHardState
 from raft import effects as fx
-from raft.config import HardState
 from raft.core import Raft
 from raft.reasons import Reason
-from raft.state import InitialState
+from raft.state import HardState, InitialState
 from raft.terms import LogTerms
 
 log = structlog.get_logger("trivet.replica")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
 
-from broker.assembly import raft_config_of
+from broker.assembly import raft_options_of
 from broker.client.producing.producer import SEND_TIMEOUT_S
 from broker.node.links import PATIENCE
 from broker.replica.inner_limits import InnerLimits
@@ -70,13 +70,15 @@ class Bounds:
 
 def bounds_of(settings: Settings) -> Bounds:
     """Derives the bounds of a group from the settings of its nodes."""
-    config = raft_config_of(settings, InnerLimits())
-    silence_ns = config.election_timeout_max_ns + config.heartbeat_interval_ns
+    options = raft_options_of(settings, InnerLimits())
+    silence_ns = options.election_timeout_max_ns + options.heartbeat_interval_ns
     asked_ns = sum(
-        min(config.campaign_round_ns << attempt, config.election_timeout_min_ns)
+        min(options.campaign_round_ns << attempt, options.election_timeout_min_ns)
         for attempt in range(_ROUNDS_IN_VAIN)
     )
-    votes_ns = min(_VOTE_ROUNDS * config.campaign_round_ns << _ROUNDS_IN_VAIN, config.election_timeout_min_ns)
+    votes_ns = min(
+        _VOTE_ROUNDS * options.campaign_round_ns << _ROUNDS_IN_VAIN, options.election_timeout_min_ns
+    )
     election_ns = 3 * (asked_ns + votes_ns) // 2  # each round lasts up to half longer
     leader_ns = _at_slow_clocks(2 * (silence_ns + election_ns))
     links_ns = PATIENCE.answer_ns + PATIENCE.refused_rest_ns + PATIENCE.connect_ns + PATIENCE.rest_ns_max

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from raft import Configuration, HardState, LogTerms, Loss, Raft, RaftConfig, Role
+from raft import Configuration, HardState, LogTerms, Loss, Raft, RaftOptions, Role
 from raft.effects import (
     AcceptEntries,
     AppendConfiguration,
@@ -132,7 +132,7 @@ class Host:
         self.flush = None
         cluster = self.cluster
         self.raft = Raft(
-            cluster.config,
+            cluster.options,
             self.node,
             InitialState(
                 hard_state=self.hard_state,
@@ -304,7 +304,7 @@ class Cluster:
         learners: Sequence[str] = (),
         *,
         spare: Sequence[str] = (),
-        config: RaftConfig | None = None,
+        options: RaftOptions | None = None,
         seed: int = 0,
         entries_per_append: int = 1000,
         auto_flush: bool = True,
@@ -312,7 +312,7 @@ class Cluster:
         terms: dict[str, int] | None = None,
     ) -> None:
         """`logs` gives nodes a log to begin with, as the terms of its entries; `spare` nodes are no members yet."""
-        self.config = config or RaftConfig()
+        self.options = options or RaftOptions()
         self.random = random.Random(seed)
         self.now = 0
         self.entries_per_append = entries_per_append
@@ -421,7 +421,7 @@ class Cluster:
                 break
             deadline = host.up.deadline()
             assert deadline is not None
-            self.now = max(self.now + self.config.election_timeout_min_ns, deadline)
+            self.now = max(self.now + self.options.election_timeout_min_ns, deadline)
             self.tick(host)
             self.settle()
         assert host.up.role is Role.LEADER, f"{node} was not elected"

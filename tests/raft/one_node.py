@@ -8,7 +8,7 @@ from raft import (
     LogTerms,
     Loss,
     Raft,
-    RaftConfig,
+    RaftOptions,
     Role,
 )
 from raft.effects import (
@@ -26,7 +26,7 @@ from raft.state import InitialState
 from tests.raft.cluster import MILLISECOND, Run
 
 THREE = Configuration(("a", "b", "c"))
-CONFIG = RaftConfig()
+OPTIONS = RaftOptions()
 SECOND = 1000 * MILLISECOND
 
 
@@ -36,7 +36,7 @@ def node(
     term: int = 1,
     vote: str | None = None,
     configuration: Configuration = THREE,
-    config: RaftConfig = CONFIG,
+    options: RaftOptions = OPTIONS,
     loss: Loss | None = None,
     lost_voters: tuple[str, ...] = (),
 ) -> Raft:
@@ -47,7 +47,7 @@ def node(
     for entry_term in terms or []:
         log.append(entry_term, 1)
     return Raft(
-        config,
+        options,
         "a",
         InitialState(
             hard_state=HardState(term, vote),

@@ -8,7 +8,7 @@ from raft import (
     Configuration,
     PromoteLearner,
     Raft,
-    RaftConfig,
+    RaftOptions,
     Reason,
     RemoveMember,
     Role,
@@ -39,7 +39,7 @@ from raft.messages import (
 from tests.raft.cluster import MILLISECOND, Cluster
 from tests.raft.invariants import Invariants
 from tests.raft.one_node import (
-    CONFIG,
+    OPTIONS,
     SECOND,
     agrees,
     append,
@@ -92,7 +92,7 @@ class TestMembership:
         assert leader.commit_index == -1
 
     def test_4_2_1_a_learner_is_promoted_when_it_has_caught_up(self) -> None:
-        cluster = Cluster(["a", "b", "c"], spare=["d"], config=RaftConfig(catch_up_lag_entries=3))
+        cluster = Cluster(["a", "b", "c"], spare=["d"], options=RaftOptions(catch_up_lag_entries=3))
         leader = cluster.elect("a")
         leader.propose(10)
         cluster.settle()
@@ -157,7 +157,7 @@ class TestMembership:
             assert refused.value.recovering == ("b",)
             assert not leader.up.take_effects()
         cluster.crash("c")
-        cluster.now += CONFIG.election_timeout_min_ns + 1
+        cluster.now += OPTIONS.election_timeout_min_ns + 1
         leader.up.propose_configuration(RemoveMember("c"), cluster.now)  # it is gone: nobody loses a vote
 
     def test_4_2_2_a_voter_stays_while_of_those_left_some_recover_and_some_are_silent(self) -> None:
@@ -168,7 +168,7 @@ class TestMembership:
         cluster.crash("b")
         cluster["b"].lose_entries(0)
         cluster.partition("a", "bcde")
-        cluster.now += CONFIG.election_timeout_min_ns
+        cluster.now += OPTIONS.election_timeout_min_ns
         cluster.partition("abce", "d")
         cluster.restart("b")
         for host in (cluster["b"], leader):
@@ -203,7 +203,7 @@ class TestMembership:
         assert peers["d"].recovering
         assert peers["e"].recovering
         cluster.partition("a", "bcde")
-        cluster.now += CONFIG.election_timeout_min_ns + 1
+        cluster.now += OPTIONS.election_timeout_min_ns + 1
         assert leader.up.role is Role.LEADER
         with pytest.raises(VotersRecovering) as refused:
             leader.up.propose_configuration(RemoveMember("b"), cluster.now)
@@ -234,13 +234,13 @@ class TestMembership:
                 step(
                     raft,
                     vote_request(5, (9, 4), pre_vote=pre_vote, source="c"),
-                    CONFIG.election_timeout_min_ns - 1,
+                    OPTIONS.election_timeout_min_ns - 1,
                 )
             )
             assert isinstance(vote, VoteResponse)
             assert not vote.granted
         assert raft.term == 1
-        [vote] = sent(step(raft, vote_request(5, (9, 4)), CONFIG.election_timeout_min_ns))
+        [vote] = sent(step(raft, vote_request(5, (9, 4)), OPTIONS.election_timeout_min_ns))
         assert isinstance(vote, VoteResponse)
         assert vote.granted
 
@@ -278,7 +278,7 @@ class TestTransfer:
         assert TimeoutNow("a", "b", 2) in sent(step(raft, agrees(raft, "b", 0)))
 
     def test_3_10_what_was_granted_belongs_to_the_log_that_the_target_gets(self) -> None:
-        raft = node(config=RaftConfig(max_uncommitted_entries=2))
+        raft = node(options=RaftOptions(max_uncommitted_entries=2))
         become_leader(raft)
         step(raft, agrees(raft, "b", 0))
         raft.grant(3)
@@ -323,12 +323,12 @@ class TestTransfer:
         raft = node()
         become_leader(raft)
         raft.transfer_leadership("b", 2 * SECOND)
-        raft.tick(2 * SECOND + CONFIG.election_timeout_min_ns)
+        raft.tick(2 * SECOND + OPTIONS.election_timeout_min_ns)
         assert raft.status(0).transferee is None
         assert raft.propose(1) == 1
 
     def test_3_10_a_leader_hands_over_to_a_preferred_one(self) -> None:
-        cluster = Cluster(["a", "b", "c"], config=RaftConfig(preferred_leaders=("c",)))
+        cluster = Cluster(["a", "b", "c"], options=RaftOptions(preferred_leaders=("c",)))
         cluster.elect("a")
         cluster.run_for(3 * SECOND)
         assert [host.node for host in cluster.leaders()] == ["c"]
@@ -337,7 +337,7 @@ class TestTransfer:
         assert cluster["c"].up.term == term
 
     def test_3_10_a_dead_preferred_leader_is_waited_for(self) -> None:
-        cluster = Cluster(["a", "b", "c"], config=RaftConfig(preferred_leaders=("c",)))
+        cluster = Cluster(["a", "b", "c"], options=RaftOptions(preferred_leaders=("c",)))
         cluster.crash("c")
         cluster.elect("a")
         cluster.run_for(5 * SECOND)
@@ -348,7 +348,7 @@ class TestTransfer:
         assert [host.node for host in cluster.leaders()] == ["c"]
 
     def test_3_10_a_preferred_leader_without_room_is_waited_for(self) -> None:
-        cluster = Cluster(["a", "b", "c"], config=RaftConfig(preferred_leaders=("c",)))
+        cluster = Cluster(["a", "b", "c"], options=RaftOptions(preferred_leaders=("c",)))
         leader = cluster.elect("a").up
         leader.peer_lacks_room("c", True)
         cluster.run_for(5 * SECOND)
@@ -415,7 +415,7 @@ class TestReads:
         cluster.run_for(5 * SECOND)
         assert role_of(leader.up) is Role.LEADER
         cluster.partition(["a", "b"], ["c", "d", "e"])
-        cluster.run_for(CONFIG.election_timeout_max_ns + 2 * CONFIG.heartbeat_interval_ns)
+        cluster.run_for(OPTIONS.election_timeout_max_ns + 2 * OPTIONS.heartbeat_interval_ns)
         assert role_of(leader.up) is not Role.LEADER
 
 
@@ -452,7 +452,7 @@ class TestPreVote:
             assert [host.node for host in cluster.leaders()] == ["d"]
 
     def test_9_6_a_preferred_leader_is_the_heir(self) -> None:
-        cluster = Cluster(["a", "b", "c"], config=RaftConfig(preferred_leaders=("a", "c")))
+        cluster = Cluster(["a", "b", "c"], options=RaftOptions(preferred_leaders=("a", "c")))
         cluster.elect("a")
         cluster.run_for(SECOND)
         cluster.crash("a", noticed=True)
@@ -469,7 +469,7 @@ class TestPreVote:
             return deadline - SECOND
 
         five = Configuration(("a", "c", "b", "d", "e"))
-        turn = CONFIG.campaign_round_ns
+        turn = OPTIONS.campaign_round_ns
         assert 2 * turn <= wait_of(node(configuration=five), "b") < 3 * turn
         assert turn <= wait_of(node(configuration=five), "b", "d") < 2 * turn
         assert turn <= wait_of(node(configuration=five), "d", "b") < 2 * turn
@@ -500,9 +500,9 @@ class TestPreVote:
             rounds.append(after - now)
             now = after
         assert (raft.role, raft.term) == (Role.PRE_CANDIDATE, 1)
-        longest = CONFIG.election_timeout_min_ns
+        longest = OPTIONS.election_timeout_min_ns
         for attempts, length in enumerate(rounds):
-            span = min(CONFIG.campaign_round_ns << attempts, longest)
+            span = min(OPTIONS.campaign_round_ns << attempts, longest)
             assert span <= length < 1.5 * span
 
     def test_9_6_a_voter_that_can_be_reached_again_is_asked_again(self) -> None:
@@ -543,7 +543,7 @@ class TestPreVote:
     def test_9_6_who_has_voted_helps_nobody_else_for_four_rounds(self) -> None:
         raft = node()
         step(raft, vote_request(2, (-1, 0)))
-        pause = 4 * CONFIG.campaign_round_ns
+        pause = 4 * OPTIONS.campaign_round_ns
 
         def would_vote(source: str, now: int) -> bool:
             question = vote_request(raft.term + 1, (-1, 0), pre_vote=True, source=source)
@@ -601,11 +601,11 @@ class TestPreVote:
         leader = node()
         become_leader(leader)
         now = 2 * SECOND
-        while now < 2 * SECOND + CONFIG.election_timeout_max_ns:
+        while now < 2 * SECOND + OPTIONS.election_timeout_max_ns:
             leader.tick(now)
             assert role_of(leader) is Role.LEADER
-            now += CONFIG.heartbeat_interval_ns
-        leader.tick(now + CONFIG.heartbeat_interval_ns)
+            now += OPTIONS.heartbeat_interval_ns
+        leader.tick(now + OPTIONS.heartbeat_interval_ns)
         assert role_of(leader) is Role.FOLLOWER
         deadline = leader.deadline()
         assert deadline is not None
@@ -638,7 +638,7 @@ class TestPreVote:
         follower.tick(4 * SECOND)
         deadline = follower.deadline()
         assert deadline is not None
-        assert deadline >= 4 * SECOND + CONFIG.heartbeat_interval_ns
+        assert deadline >= 4 * SECOND + OPTIONS.heartbeat_interval_ns
         assert (role_of(follower), follower.leader) == (Role.FOLLOWER, "b")
         [answer] = sent(step(follower, vote_request(2, (9, 1), pre_vote=True, source="c"), 4 * SECOND))
         assert isinstance(answer, VoteResponse)

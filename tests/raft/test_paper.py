@@ -9,7 +9,7 @@ import pytest
 from raft import (
     Configuration,
     LogTerms,
-    RaftConfig,
+    RaftOptions,
     Role,
 )
 from raft.effects import (
@@ -35,7 +35,7 @@ from raft.messages import (
 from tests.raft.cluster import Cluster
 from tests.raft.invariants import Invariants
 from tests.raft.one_node import (
-    CONFIG,
+    OPTIONS,
     SECOND,
     THREE,
     agrees,
@@ -145,9 +145,9 @@ class TestElection:
             deadline = raft.deadline()
             assert deadline is not None
             waits.append(deadline)
-        span = CONFIG.election_timeout_max_ns - CONFIG.election_timeout_min_ns
-        assert min(waits) >= CONFIG.election_timeout_min_ns
-        assert max(waits) < CONFIG.election_timeout_max_ns
+        span = OPTIONS.election_timeout_max_ns - OPTIONS.election_timeout_min_ns
+        assert min(waits) >= OPTIONS.election_timeout_min_ns
+        assert max(waits) < OPTIONS.election_timeout_max_ns
         assert max(waits) - min(waits) > span * 0.9
 
     def test_5_2_a_leader_sends_heartbeats_and_they_keep_others_from_campaigning(self) -> None:
@@ -167,7 +167,7 @@ class TestElection:
         assert role_of(raft) is Role.FOLLOWER
         deadline = raft.deadline()
         assert deadline is not None
-        assert deadline < 2 * SECOND + CONFIG.election_timeout_min_ns
+        assert deadline < 2 * SECOND + OPTIONS.election_timeout_min_ns
 
 
 class TestReplication:
@@ -233,8 +233,8 @@ class TestReplication:
         assert cluster["c"].log.entries == cluster["a"].log.entries
 
     def test_5_3_a_window_bounds_what_is_unanswered(self) -> None:
-        config = RaftConfig(max_inflight_appends=4)
-        cluster = Cluster(["a", "b", "c"], config=config, entries_per_append=1)
+        options = RaftOptions(max_inflight_appends=4)
+        cluster = Cluster(["a", "b", "c"], options=options, entries_per_append=1)
         cluster.elect("a")
         cluster["a"].propose(20)
         assert len([p for p in cluster.packets if p.message.target == "b"]) == 4
@@ -347,7 +347,7 @@ class TestLimits:
         assert raft.deadline() is None
 
     def test_proposals_beyond_the_limit_are_refused(self) -> None:
-        raft = node(config=RaftConfig(max_uncommitted_entries=5))
+        raft = node(options=RaftOptions(max_uncommitted_entries=5))
         become_leader(raft)
         raft.propose(4)
         with pytest.raises(ProposalLimit):
@@ -369,7 +369,7 @@ class TestLimits:
                 cluster.deliver(packet)
         assert messages == 2
         assert cluster["b"].up.commit_index == leader.up.commit_index - 1
-        cluster.now += CONFIG.commit_notice_delay_ns
+        cluster.now += OPTIONS.commit_notice_delay_ns
         leader.turn()
         assert len(cluster.packets) == 2
         cluster.settle()

@@ -23,7 +23,17 @@ from raft.messages import (
     VoteResponse,
 )
 from tests.raft.cluster import Cluster
-from tests.raft.one_node import CONFIG, agrees, append, become_leader, node, role_of, sent, step, vote_request
+from tests.raft.one_node import (
+    OPTIONS,
+    agrees,
+    append,
+    become_leader,
+    node,
+    role_of,
+    sent,
+    step,
+    vote_request,
+)
 
 # raft/recovery.py ------------------------------------------------------------------------------------------------
 
@@ -225,7 +235,7 @@ def test_a_new_disk_whose_vote_the_latest_configuration_needs_gives_it() -> None
     while cluster["b"].up.recovering is Loss.ALL:
         cluster.deliver(cluster.packets[0])
     cluster.partition("a", "b", "c")
-    cluster.now += CONFIG.election_timeout_min_ns + 1
+    cluster.now += OPTIONS.election_timeout_min_ns + 1
     cluster["a"].up.propose_configuration(RemoveMember("c"), cluster.now)
     cluster["a"].turn()
     cluster.run_for(10 * SECOND)

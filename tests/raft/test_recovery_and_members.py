@@ -24,7 +24,7 @@ from raft.messages import (
 )
 from tests.raft.cluster import Cluster, Host, Packet
 from tests.raft.invariants import Invariants
-from tests.raft.one_node import CONFIG, append, sent, step
+from tests.raft.one_node import OPTIONS, append, sent, step
 from tests.raft.test_recovery import asked, recovering_node
 
 SECOND = 1_000_000_000
@@ -491,9 +491,9 @@ def test_a_new_disk_that_withholds_is_sent_all_up_to_where_it_need_not() -> None
         lambda message: isinstance(message, RecoveryRequest | RecoveryResponse),
     )
     cluster.crash("c")
-    for _ in range(3 * CONFIG.max_inflight_appends):
+    for _ in range(3 * OPTIONS.max_inflight_appends):
         leader.propose(1)
-    cluster.now += CONFIG.election_timeout_min_ns + 1
+    cluster.now += OPTIONS.election_timeout_min_ns + 1
     change(leader, RemoveMember("c"))
     cluster.run_for(10 * SECOND)
     assert cluster["b"].up.configuration.voters == ("a", "b")

@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from raft import AddLearner, PromoteLearner, RaftConfig, Reason, RemoveMember, Role
+from raft import AddLearner, PromoteLearner, RaftOptions, Reason, RemoveMember, Role
 from raft.errors import RaftError
 from raft.messages import VoteRequest, VoteResponse
 from tests.examples import examples
 from tests.raft.cluster import MILLISECOND, Cluster, Host
 from tests.raft.invariants import Invariants
 
-CONFIG = RaftConfig(max_inflight_appends=3, catch_up_lag_entries=3)
+OPTIONS = RaftOptions(max_inflight_appends=3, catch_up_lag_entries=3)
 
 
 class GroupMachine(RuleBasedStateMachine):
@@ -53,7 +53,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.cluster = Cluster(
             members,
             spare=["x"],
-            config=CONFIG,
+            options=OPTIONS,
             seed=seed,
             entries_per_append=entries_per_append,
             auto_flush=auto_flush,
@@ -83,7 +83,7 @@ class GroupMachine(RuleBasedStateMachine):
         if host.raft is None or host.raft.role is Role.LEADER or (deadline := host.raft.deadline()) is None:
             return
         cluster = self.cluster
-        cluster.now = max(cluster.now + CONFIG.election_timeout_min_ns, deadline)
+        cluster.now = max(cluster.now + OPTIONS.election_timeout_min_ns, deadline)
         cluster.tick(host)
         while votes := [p for p in cluster.packets if isinstance(p.message, VoteRequest | VoteResponse)]:
             for packet in votes:
@@ -303,7 +303,7 @@ class GroupMachine(RuleBasedStateMachine):
         if any(node != leader.node and not peers[node].recovering for node in lacking):
             return False
         gone = peers.get(leaving)
-        return gone is None or (not gone.recovering and gone.silence_ns <= CONFIG.election_timeout_min_ns)
+        return gone is None or (not gone.recovering and gone.silence_ns <= OPTIONS.election_timeout_min_ns)
 
     @rule()
     def calm(self) -> None:

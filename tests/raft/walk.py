@@ -21,7 +21,7 @@ from raft import (
     Loss,
     PromoteLearner,
     Raft,
-    RaftConfig,
+    RaftOptions,
     RemoveMember,
     Role,
 )
@@ -31,7 +31,7 @@ from raft.messages import AppendRequest, Message, TimeoutNow, VoteRequest, VoteR
 from tests.raft.cluster import MILLISECOND, Cluster, Host, Log, Packet
 from tests.raft.invariants import Invariants
 
-_CONFIG = RaftConfig(max_inflight_appends=3, catch_up_lag_entries=3)
+_OPTIONS = RaftOptions(max_inflight_appends=3, catch_up_lag_entries=3)
 _STEPS = 40
 
 
@@ -60,7 +60,7 @@ class Walk:
         self.cluster = _Cluster(
             nodes[:size],
             spare=nodes[size:],
-            config=_CONFIG,
+            options=_OPTIONS,
             seed=seed,
             entries_per_append=dice.choice((1, 2, 1000)),
         )
@@ -153,7 +153,7 @@ class Walk:
             return
         self.story.append(f"{host.node} campaigns")
         cluster = self.cluster
-        cluster.now = max(cluster.now + _CONFIG.election_timeout_min_ns, deadline)
+        cluster.now = max(cluster.now + _OPTIONS.election_timeout_min_ns, deadline)
         cluster.tick(host)
         self._deliver_only(VoteRequest, VoteResponse)
 
@@ -291,7 +291,7 @@ class Walk:
         self.cluster.packets.clear()
         if heir.raft is None or (deadline := heir.up.deadline()) is None:
             return None
-        self.cluster.now = max(self.cluster.now + _CONFIG.election_timeout_min_ns, deadline)
+        self.cluster.now = max(self.cluster.now + _OPTIONS.election_timeout_min_ns, deadline)
         self.cluster.tick(heir)
         while found := [packet for packet in self.cluster.packets if _is_prevote(packet.message)]:
             self.cluster.deliver(found[0])

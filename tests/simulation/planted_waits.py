@@ -30,7 +30,7 @@ def who_recovers_asks_once(patch: pytest.MonkeyPatch) -> None:
         if self._nonce == self._first_nonce:
             original(self, now)
         elif now >= self.deadline:
-            self.deadline = now + self._state.config.election_timeout_min_ns
+            self.deadline = now + self._state.options.election_timeout_min_ns
 
     patch.setattr(Recovery, "tick", tick)
 

@@ -6,15 +6,7 @@ _MILLISECOND = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class HardState:
-    """The term of a node and its vote in that term. Both must be durable before anyone hears of them (figure 2)."""
-
-    term: int = 0
-    vote: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RaftConfig:
+class RaftOptions:
     """All durations are in nanoseconds.
 
     An election starts after a random silence between `election_timeout_min_ns` and `election_timeout_max_ns` (5.2,
