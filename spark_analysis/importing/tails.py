@@ -54,7 +54,8 @@ class _File:
 
     def passed(self, time_ns: object) -> None:
         if type(time_ns) is int and self.axis.period.complaint(time_ns) is None:
-            self.latest_ns = time_ns if self.latest_ns is None else max(time_ns, self.latest_ns)
+            # Not the greatest: a single time that is damaged, and too late, must not stand for all that follow.
+            self.latest_ns = time_ns
 
 
 def axis_of(numbers: Sequence[int]) -> Axis:

@@ -259,6 +259,32 @@ def test_a_file_that_is_none_takes_no_false_alarm_with_it(tmp_path: Path) -> Non
         follower.close()
 
 
+def test_a_time_that_is_too_late_does_not_stand_for_what_follows(tmp_path: Path) -> None:
+    """A bit of it was damaged, which nothing else shows."""
+    one, other = Recorder("a"), Recorder("b")
+    number = one.writer.invoke_tail(SECOND, "a", "t/1")
+    one.writer.flush()
+    (tmp_path / "a.trace").write_bytes(one.content)
+    one.writer.ok_tail(SECOND + (1 << 38), number, 0)
+    number = one.writer.invoke_tail(2 * SECOND, "a", "t/1")
+    one.writer.flush()
+    before = len(one.content)
+    number = one.writer.invoke_append(3 * SECOND, "a", "t/0", ("m",))
+    one.writer.ok_append(4 * SECOND, number, 0)
+    one.writer.flush()
+    number = other.writer.invoke_read(4 * SECOND, "b", "t/0", 0)
+    other.writer.ok_read(5 * SECOND, number, 1, 0, ("m",))
+    other.writer.flush()
+    (tmp_path / "b.trace").write_bytes(other.content)
+    follower = Follower(tmp_path, Pace(settle_s=1.0))
+    assert follower.look(0) == []
+    (tmp_path / "a.trace").write_bytes(one.content[:before])
+    assert follower.look(3 * SECOND) == []
+    (tmp_path / "a.trace").write_bytes(one.content)
+    assert follower.look(4 * SECOND) == []
+    follower.close()
+
+
 def test_who_follows_waits_for_no_record_that_does_not_end(tmp_path: Path) -> None:
     read_of_nothing(tmp_path / "a.trace", TraceHeader("client", "a", "one", 1))
     content = (tmp_path / "a.trace").read_bytes()
