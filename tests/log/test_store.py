@@ -90,6 +90,22 @@ def test_a_clean_stop_and_start(disk: MemoryDisk) -> None:
     assert store.hard_state.read() == StoredHardState(1, "n0")
 
 
+@pytest.mark.parametrize("sent", [0, 10])
+def test_an_orderly_stop_vouches_for_one_start(disk: MemoryDisk, sent: int) -> None:
+    """A run that a crash ends is marked as one, even if it came to nothing, and whatever the run before it was."""
+    store, _ = open_store(disk)
+    send_many(store, 100)
+    store.dispatch(99, NOW)
+    store.close(99)
+    for starts in range(2):
+        store, report = open_store(disk)
+        assert report.clean_stop is (starts == 0)
+        send_many(store, sent)
+        store.abandon()
+    _, report = open_store(disk)
+    assert not report.clean_stop
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_checkpoint_behind_a_start_looks_at_new_units_only(
     disk: MemoryDisk, clean: bool, monkeypatch: pytest.MonkeyPatch
