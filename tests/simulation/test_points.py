@@ -15,6 +15,8 @@ import pytest
 
 from broker.tools.cli.futures import Futures
 from simulation.judges.availability import Availability
+from simulation.judges.derived import Derived
+from simulation.judges.later_lives import LaterLives
 from simulation.plans.plan import Limits, Plan, Shape, decode_plan, encode_plan
 from simulation.plans.seeds import dense_seed
 from simulation.world.building import World
@@ -38,6 +40,9 @@ _POINTS: Final = {
         "mixed releases",
         "clocks",
         "quiet clients",
+        "what nodes derive",
+        "producers that change their minds",
+        "intervals longer than a run",
         _ELSEWHERE,
     ),
 }
@@ -139,8 +144,12 @@ _TAKEN_OUT: Final[dict[str, Callable[[Plan, list[str]], Plan]]] = {
     "the idle stretch": _never_idle,
     "judge": lambda plan, _: plan,
 }
-_JUDGES: Final = {"availability": Availability}
-"""Those that can be left out, as they are started by themselves."""
+_JUDGES: Final = {
+    "availability": (Availability, "start"),
+    "derived": (Derived, "check"),
+    "later_lives": (LaterLives, "turned"),
+}
+"""Those that can be left out, each with what begins it."""
 
 
 def _found_as(plan: Plan, mistake: str = "", judge: str = "") -> str:
@@ -148,7 +157,7 @@ def _found_as(plan: Plan, mistake: str = "", judge: str = "") -> str:
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         if judge:
-            patch.setattr(_JUDGES[judge], "start", lambda self: None)
+            patch.setattr(*_JUDGES[judge], lambda *_: None)
         if mistake:
             _patch_of(mistake)(patch)
         result = run_planted(plan) if mistake else run_world(World(plan))
