@@ -224,7 +224,7 @@ async def test_a_reader_hears_that_there_is_no_such_topic_and_waits_for_it(trive
     try:
         async with reader.stderr, reader.stdout:  # type: ignore[union-attr]
             said = await _line(reader.stderr)
-            assert said.startswith("trivet: group TRIVET_CLI does not read topic Later yet: ")
+            assert said.startswith("trivet: consumer group TRIVET_CLI does not read topic Later yet: ")
             await trivet.json_lines("topic", "create", "Later")
             await trivet.json_lines("produce", "Later", "here")
             assert await _line(reader.stdout) == "here\n"
