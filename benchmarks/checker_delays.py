@@ -137,6 +137,7 @@ class Recording:
     _files: list[BinaryIO] = field(default_factory=list)
     _writers: list[TraceWriter] = field(default_factory=list)
     _flushed_s: float = 0.0
+    _paced: int = 0
 
     def __post_init__(self) -> None:
         for number in range(RECORDERS):
@@ -154,6 +155,14 @@ class Recording:
             self._flushed_s = time.monotonic()
             for writer in self._writers:
                 writer.flush()
+
+    def keep_pace(self, rate: float, begin_s: float) -> None:
+        """Do what is due by now of ``rate`` operations a second since ``begin_s``, and rest for a moment."""
+        while self._paced < rate * (time.monotonic() - begin_s):
+            self.right()
+            self._paced += 1
+        self.flush()
+        time.sleep(0.002)
 
     def close(self) -> None:
         for writer, file in zip(self._writers, self._files, strict=True):
@@ -248,16 +257,11 @@ def alarm_of(scratch: Path, kind: str, seed: int, rate: float) -> Alarm:
         listener.start()
         wrong_at = begin + rng.uniform(*LEAD_S)
         is_wrong = False
-        done = 0
         while listener.is_alive() and time.monotonic() - begin < LIMIT_S:
             if not is_wrong and time.monotonic() >= wrong_at:
                 KINDS[kind](recording)
                 wrong_at, is_wrong = time.monotonic(), True
-            while done < rate * (time.monotonic() - begin):
-                recording.right()
-                done += 1
-            recording.flush()
-            time.sleep(0.002)
+            recording.keep_pace(rate, begin)
         recording.close()
         if listener.is_alive():
             process.terminate()
@@ -344,17 +348,13 @@ def _stream_alarm(
     told: list[tuple[float, str]] = []
     judge = StreamJudge(lambda one: told.append((time.monotonic(), one.kind)))
     running = query(judge, processingTime="0 seconds")
-    begin, done, wrong_at, read_to_ns = time.monotonic(), 0, None, None
+    begin, wrong_at, read_to_ns = time.monotonic(), None, None
     while not told and time.monotonic() - begin < LIMIT_S:
         read_to_ns = read_to_ns or judge.read_to_ns
         if wrong_at is None and read_to_ns is not None and judge.read_to_ns > read_to_ns:  # type: ignore[operator]
             do(recording)
             wrong_at = time.monotonic()
-        while done < rate * (time.monotonic() - begin):
-            recording.right()
-            done += 1
-        recording.flush()
-        time.sleep(0.002)
+        recording.keep_pace(rate, begin)
     running.stop()
     recording.close()
     assert told

@@ -8,7 +8,7 @@ cut back to its note, and its slots are put right by the entries. What does not 
 again from the log.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,6 +66,10 @@ class IndexFiles:
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def __iter__(self) -> Iterator[IndexFile]:
+        """Yields the files, oldest first."""
+        return iter(self._files)
 
     def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int], now_ms: int) -> None:
         """Indexes keys (`topic#key`, UTF-8), each with its record's physical offset and store time in ms.

@@ -139,7 +139,7 @@ class Derived:
             return  # what waits for room is in no file, so where the last one ends is not known
         begin = bisect_left(self._keys, first, key=lambda key: key.position)
         wanted, kept_from = iter(self._keys[:begin]), begin
-        for file in index._files:
+        for file in index:
             for held in _keys_of_file(name, file.name, index.map(file).buffer, options.index_slots):
                 if held.position < first:
                     there = next((key for key in wanted if held.is_of(key)), None)

@@ -216,14 +216,14 @@ def test_keys_of_a_record_that_were_in_a_damaged_file_come_back(
 
     put(index)
     notes, _ = index.notes()
-    whole = [bytes(index.map(file).buffer) for file in index._files]
+    whole = [bytes(index.map(file).buffer) for file in index]
     _damage(disk, notes[number].name, "flipped")
     again = IndexFiles(disk, OPTIONS)
     assert again.recover(notes, clean_stop=False) is not None
     put(again)
     put(again)
     again.write()
-    assert [bytes(again.map(file).buffer) for file in again._files] == whole
+    assert [bytes(again.map(file).buffer) for file in again] == whole
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])

@@ -111,7 +111,7 @@ def spoil_entry(node: Node, column: int, by: int) -> None:
     """Changes one number of the last entry of the first index file."""
     index = node.store.index
     index.write()
-    file = index._files[0]
+    file = next(iter(index))
     buffer, place = index.map(file).buffer, file.place_of(file.count - 1)
     fields = list(ENTRY.unpack_from(buffer, place))
     fields[column] += by
@@ -126,7 +126,7 @@ def first_file_is_gone(node: Node) -> None:
 def slot_leads_nowhere(node: Node) -> None:
     index = node.store.index
     index.write()
-    index.empty_copy(index._files[0], index.map(index._files[0]))
+    index.empty_copy(next(iter(index)), index.map(next(iter(index))))
 
 
 def timer_is_lost(node: Node) -> None:
