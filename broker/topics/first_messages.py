@@ -1,10 +1,9 @@
 """Topics that come into being by their first message (RocketMQ's `TopicConfigManager.createTopicInSendMessageMethod`).
 
 The send that finds no topic has it created, with the queues and the permission of the topic that its producer names as
-a template, TBW102 by default. It waits for that, with all sends that come meanwhile, and is handled anew then.
+a template, TBW102 by default. It waits for that, with all sends that come meanwhile, and is handled anew then: these
+may be thousands, of which a turn handles some.
 """
-
-from collections.abc import Callable
 
 from broker.node.ports import Requests, State
 from broker.remoting.bodies import TopicConfig
@@ -13,8 +12,10 @@ from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import SendHeader
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
-from broker.requests.deadline import Time
+from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import RequestError, TooManyError
+from broker.requests.in_turn import InTurn
+from broker.requests.work import work_of
 from broker.settings.live import LiveSettings
 from broker.state.commands import PutTopic
 from broker.state.topic_rules import (
@@ -41,8 +42,15 @@ class NewTopics:
         self._settings = settings
         self._time = time
         self._waiting: dict[str, list[tuple[Connection, RemotingCommand]]] = {}
-        """By topic that is being created: one send at least, each counted by the budget."""
+        """By topic that is being created: one send at least."""
+        self.leaving: InTurn[tuple[Connection, RemotingCommand]] = InTurn()
+        """Sends whose topic is there, or whose leader is lost: they are handled anew. To be looked at only."""
+        self._leave_at = time.add_deadline(self._begin_turn)
+        self._left = 0
+        self._left_ns = -1
+        """The work that the turn of that time may yet do for sends that leave."""
         self._budget = Budget("topics that are being created")
+        """The budget of sends that wait, or are leaving."""
 
     def create(self, connection: Connection, command: RemotingCommand, header: SendHeader) -> None:
         """Has the send's topic created; the send is handled anew once the topic exists.
@@ -57,20 +65,15 @@ class NewTopics:
             return
         config = self._config_of(header)
 
-        def end(go_on: Callable[[Connection, RemotingCommand], None]) -> None:
-            for waiting_connection, waiting_command in self._waiting.pop(topic):
-                self._budget.give_back(waiting_connection, waiting_command)
-                go_on(waiting_connection, waiting_command)
-
         # The budget counts what waits. A command that cannot be proposed leaves nothing waiting; the end of one that is
         # comes in a later step of this node, when the topic is among those that wait (below).
         self._budget.take(connection, command)
         try:
             self._creations.propose(
                 [PutTopic(config, self._time.group_ms, if_absent=True)],
-                lambda _: end(self._requests.handle_admitted),
+                lambda _: self._leave(topic),
                 # Nothing of these sends is in the log: the next leader may have them.
-                lambda: end(self._requests.forward),
+                lambda: self._leave(topic),
             )
         except TooManyError as error:
             self._budget.give_back(connection, command)
@@ -81,6 +84,28 @@ class NewTopics:
             self._budget.give_back(connection, command)
             raise
         self._waiting[topic] = [(connection, command)]
+
+    def _leave(self, topic: str) -> None:
+        """Ends the wait for a topic: as many sends as this turn may yet take are handled anew, the others later."""
+        for attempt in self._waiting.pop(topic):
+            self.leaving.add(attempt[0].share, attempt)
+        # One turn may see many topics come to be: all of them have its share together.
+        if self._left_ns == self._time.now_ns:
+            self._handle_some()
+        else:
+            self._begin_turn()
+
+    def _begin_turn(self) -> None:
+        self._left, self._left_ns = self._state.limits.held_at_once, self._time.now_ns
+        self._handle_some()
+
+    def _handle_some(self) -> None:
+        while self._left > 0 and self.leaving:
+            connection, command = self.leaving.take()
+            self._left -= work_of(command)
+            self._budget.give_back(connection, command)
+            self._requests.handle_late(connection, command)
+        self._leave_at.due_ns = self._time.now_ns if self.leaving else NEVER
 
     def _config_of(self, header: SendHeader) -> TopicConfig:
         """The topic as it is to be created; raises `RequestError` where that is not allowed."""

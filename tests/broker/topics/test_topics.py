@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
+from broker.node.node import Node
 from broker.remoting.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -359,3 +361,42 @@ def test_bad_groups(group: Group, body: bytes, remark: str) -> None:
     answer = group.connect().call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert remark in (answer.remark or "")
+
+
+def test_sends_that_waited_for_their_topics_are_handled_some_in_each_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two topics that come to be in one turn, and for which thousands wait."""
+    group = Group.elected(3)
+    client = group.connect()
+    opaques = [client.start_send(f"T{number % 2}", b"x") for number in range(2_000)]
+    leader = group.node(group.leader)
+    log = leader.replica.store.log
+    appended: list[int] = []
+    original = Node.turn
+
+    def turn(node: Node, now_ns: int, wall_ms: int, send: Callable[[], None]) -> bool:
+        before = log.last_index
+        result = original(node, now_ns, wall_ms, send)
+        if node is leader:
+            appended.append(log.last_index - before)
+        return result
+
+    monkeypatch.setattr(Node, "turn", turn)
+    assert {client.wait(opaque).code for opaque in opaques} == {ResponseCode.SUCCESS}
+    assert sum(appended) >= 2_000
+    assert max(appended) <= leader.replica.limits.held_at_once
+
+
+def test_sends_that_waited_for_a_topic_go_to_the_next_leader() -> None:
+    group = Group.elected(3)
+    before = group.leader
+    client = group.connect()
+    # The others hear nothing: the topic is in the log of this leader only, which will be deposed.
+    group.partition(before)
+    opaques = [client.start_send("T", b"x", properties={"KEYS": str(number)}) for number in range(500)]
+    group.run_until(lambda: any(m.alive.replica.serving for m in group.alive() if m.id != before))
+    group.heal()
+    assert {client.wait(opaque).code for opaque in opaques} == {ResponseCode.SUCCESS}
+    group.converge()
+    assert group.node(before).stats.put == 0
