@@ -14,7 +14,7 @@ from broker.node.held_requests import HeldRequests
 from broker.node.listeners import Listeners
 from broker.node.ports import GroupView
 from broker.node.request_states import RequestEvent
-from broker.node.unhandled_forwards import UnhandledForwards, work_of
+from broker.node.unhandled_forwards import UnhandledForwards, is_news, work_of
 from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import FrameError
@@ -55,7 +55,7 @@ class RelayedClients:
         """The work that may still be done until the end of the next turn."""
         self._broken: dict[str, PeerProtocolError] = {}
         """By node, what is wrong with a request that had to wait: the node hears of it with its next one."""
-        self.places = self._unhandled.places
+        self.places = self._unhandled.requests.places
         """The places of requests that wait for a turn; to be looked at only."""
         self.waiting = self._unhandled.by_share
         """Not empty while requests wait for a turn, which is wanted at once then."""
@@ -80,10 +80,13 @@ class RelayedClients:
         # None overtakes those that wait: the requests of a client stay in their order.
         if self._work_left > 0 and not self.waiting:
             self._handle(relayed, frame)
-        elif self._unhandled.has_room(relayed, frame):
-            self._unhandled.add(relayed, frame)
-        else:
-            for command in _commands(frame):
+        elif not self._unhandled.add_request(relayed, frame, self._unhandled.requests):
+            commands = _commands(frame)
+            if all(map(is_news, commands)) and self._unhandled.add_request(
+                relayed, frame, self._unhandled.news
+            ):
+                return
+            for command in commands:
                 if not command.is_one_way and not command.is_response:
                     refuse(
                         relayed, command, OverloadedError("too many requests of other nodes' clients wait")
@@ -155,7 +158,7 @@ class RelayedClients:
         if self._work_left > 0 and not self.waiting:
             self._gone(source, frame)
         else:
-            self._unhandled.add(relayed, frame)
+            self._unhandled.add_gone(relayed, frame)
 
     def _gone(self, source: str, frame: ClientGone) -> None:
         self._work_left -= work_of(frame)

@@ -4,22 +4,43 @@ A link brings both: what Raft says, and what clients of the other node ask. It i
 messages are taken at once, and what clients ask waits here when it is much. So however much one of them asks by way of
 a follower, no turn gets longer, and the follower's acknowledgements do not wait behind it. Addresses take turns; what
 comes from one address stays in its order.
+
+What nodes tell of their clients, unasked, has places of its own. Whoever asks is told that there is no place, and asks
+again; but a heartbeat would only be missing, and the leader not know the client until his next one, for up to 30 s.
 """
 
 from typing import Final
 
 from broker.peers.protocol import ClientGone, Forward
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import RemotingCommand
 from broker.requests.connection import RelayedConnection
 from broker.requests.in_turn import InTurn
 from broker.requests.shared_places import SharedPlaces
 
 UNHANDLED_BYTES_MAX: Final = 64 * 1024 * 1024
 """The bytes of the requests that wait, of all nodes together."""
+NEWS_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The bytes of what is told of clients and waits, likewise: a heartbeat has some hundreds."""
+
+_NEWS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
 
 _BYTES_OF_ONE: Final = 4 * 1024
 """A request costs as much as one more for each so many bytes that it has."""
 
-Item = tuple[RelayedConnection, Forward | ClientGone]
+
+class Room:
+    """The places of what waits, and those of its bytes."""
+
+    __slots__ = ("bytes", "places")
+
+    def __init__(self, frames_max: int, bytes_max: int) -> None:
+        self.places = SharedPlaces(frames_max)
+        self.bytes = SharedPlaces(bytes_max)
+
+
+Item = tuple[RelayedConnection, Forward | ClientGone, Room | None]
+"""With the room that has its places: None for a client that has gone, which is told once for each."""
 
 
 def work_of(frame: Forward | ClientGone) -> int:
@@ -27,10 +48,15 @@ def work_of(frame: Forward | ClientGone) -> int:
     return 1 + len(frame.body) // _BYTES_OF_ONE if isinstance(frame, Forward) else 1
 
 
+def is_news(command: RemotingCommand) -> bool:
+    """Tells whether a request only tells of its client, and nobody waits for an answer (`Forwarding.forward_copy`)."""
+    return command.code in _NEWS and command.is_one_way
+
+
 class UnhandledForwards:
     """The forwarded requests of one node that are not handled yet."""
 
-    __slots__ = ("_bytes", "_in_turn", "by_share", "places")
+    __slots__ = ("_in_turn", "by_share", "news", "requests")
 
     def __init__(self, requests_max: int) -> None:
         """`requests_max`: of all nodes together. Another node has no more of them wait for an answer from here
@@ -38,33 +64,34 @@ class UnhandledForwards:
         self._in_turn: InTurn[Item] = InTurn()
         self.by_share = self._in_turn.by_share
         """By whom the clients count as (`RelayedConnection.share`)."""
-        self.places = SharedPlaces(requests_max)
-        """The requests; to be looked at only."""
-        self._bytes = SharedPlaces(UNHANDLED_BYTES_MAX)
-        """The bytes of the requests; those of a client that has gone do not count."""
+        self.requests = Room(requests_max, UNHANDLED_BYTES_MAX)
+        self.news = Room(requests_max, NEWS_BYTES_MAX)
+        """Where what tells of clients waits once there is no room among requests. Both are to be looked at only."""
 
     def __len__(self) -> int:
         return len(self._in_turn)
 
-    def has_room(self, relayed: RelayedConnection, frame: Forward) -> bool:
-        """Tells whether one more request may wait."""
-        return self.places.has_room(relayed.share) and self._bytes.has_room(relayed.share, len(frame.body))
+    def add_request(self, relayed: RelayedConnection, frame: Forward, room: Room) -> bool:
+        """Has a request wait behind all that is of the same share; returns False if there is no place for it."""
+        share, size = relayed.share, len(frame.body)
+        if not (room.places.has_room(share) and room.bytes.has_room(share, size)):
+            return False
+        room.places.take(share)
+        room.bytes.take(share, size)
+        # Not the slice, which would keep all that has come with it.
+        frame = Forward(frame.connection, frame.host, frame.term, bytes(frame.body))
+        self._in_turn.add(share, (relayed, frame, room))
+        return True
 
-    def add(self, relayed: RelayedConnection, frame: Forward | ClientGone) -> None:
-        """Has something wait behind all that is of the same share; of a request `has_room` was asked."""
-        share = relayed.share
-        if isinstance(frame, Forward):
-            # Not the slice, which would keep all that has come with it.
-            frame = Forward(frame.connection, frame.host, frame.term, bytes(frame.body))
-            self.places.take(share)
-            self._bytes.take(share, len(frame.body))
-        self._in_turn.add(share, (relayed, frame))
+    def add_gone(self, relayed: RelayedConnection, frame: ClientGone) -> None:
+        """Has the end of a client wait behind all that is of the same share."""
+        self._in_turn.add(relayed.share, (relayed, frame, None))
 
-    def take(self) -> Item:
+    def take(self) -> tuple[RelayedConnection, Forward | ClientGone]:
         """Removes what is next, and returns it; there must be something."""
         item = self._in_turn.take()
         self._taken(item)
-        return item
+        return item[:2]
 
     def drop(self, node: str) -> None:
         """Forgets what clients of a node have sent."""
@@ -72,7 +99,8 @@ class UnhandledForwards:
             self._taken(item)
 
     def _taken(self, item: Item) -> None:
-        relayed, frame = item
+        relayed, frame, room = item
         if isinstance(frame, Forward):
-            self.places.give_back(relayed.share)
-            self._bytes.give_back(relayed.share, len(frame.body))
+            assert room is not None, "a request waits in its place"
+            room.places.give_back(relayed.share)
+            room.bytes.give_back(relayed.share, len(frame.body))

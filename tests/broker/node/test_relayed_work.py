@@ -220,9 +220,9 @@ def test_what_waits_of_a_node_is_lost_with_its_link(group: Group) -> None:
     assert len(waiting) == 9 * WORK + 1
     link_to_leader(group, follower).close("a test ends it")
     assert len(waiting) == 1, "that of the other node"
-    assert (waiting.places.taken, waiting._bytes.taken) == (1, len(data))
+    assert (waiting.requests.places.taken, waiting.requests.bytes.taken) == (1, len(data))
     group.settle()
-    assert (waiting.places.taken, waiting._bytes.taken) == (0, 0)
+    assert (waiting.requests.places.taken, waiting.requests.bytes.taken) == (0, 0)
 
 
 def test_of_one_address_half_of_the_places_are_taken_and_others_find_one(group: Group) -> None:
@@ -240,6 +240,25 @@ def test_of_one_address_half_of_the_places_are_taken_and_others_find_one(group: 
     assert len(waiting) == 10
     group.settle()
     assert one.send("T", b"another").queue_offset >= 0
+
+
+def test_what_a_node_tells_of_its_clients_has_places_of_its_own(group: Group) -> None:
+    """Requests have filled theirs: who asks is refused, but a leader knows who is there."""
+    leader = group.node(group.leader)
+    leader._relayed._unhandled = waiting = UnhandledForwards(requests_max=20)
+    leader._relayed.waiting = waiting.by_share
+    many, leaving, coming = (group.connect(group.follower) for _ in range(3))
+    leaving.heartbeat("g")
+    group.converge()
+    assert leader.registry.members("g") == [leaving.client_id]
+    opaques = sends(many, 30)
+    coming.heartbeat("g")
+    leaving.call(RequestCode.UNREGISTER_CLIENT, {"clientID": leaving.client_id, "consumerGroup": "g"})
+    answers = [many.wait(opaque).code for opaque in opaques]
+    assert answers == [0] * (WORK + 10) + [ResponseCode.SYSTEM_BUSY] * (20 - WORK)
+    assert leader.registry.members("g") == [coming.client_id]
+    for room in (waiting.requests, waiting.news):
+        assert (room.places.taken, room.bytes.taken) == (0, 0)
 
 
 def test_a_request_that_cannot_be_read_and_had_to_wait_ends_the_link_with_the_next_one(group: Group) -> None:
