@@ -84,13 +84,13 @@ class NoGroup(NoRoute):
 
 
 class NameServerUnavailable(ClientError):
-    """No name server answered; ``failures`` has one line for each that was tried."""
+    """No name server answered; ``failures`` has one line for each that was tried. A retry does not help where all of
+    them have shown certificates that are not good."""
 
-    retry_may_help = True
-
-    def __init__(self, failures: list[str]) -> None:
+    def __init__(self, failures: list[str], *, retry_may_help: bool = True) -> None:
         super().__init__("no name server answered: " + "; ".join(failures))
         self.failures = failures
+        self.retry_may_help = retry_may_help
 
 
 class BrokerError(ClientError):
@@ -237,10 +237,12 @@ class ConnectionFailed(ClientError):
 
 
 class ConnectFailed(ConnectionFailed):
-    """No connection could be opened; nothing was sent."""
+    """No connection could be opened; nothing was sent. ``is_distrusted``: the server has shown a certificate that is
+    not good; another one of its group may have a good one."""
 
-    def __init__(self, address: str, detail: str) -> None:
+    def __init__(self, address: str, detail: str, *, is_distrusted: bool = False) -> None:
         super().__init__(address, f"cannot connect: {detail}", request_left=False)
+        self.is_distrusted = is_distrusted
 
 
 class ConnectionLost(ConnectionFailed):

@@ -159,9 +159,10 @@ class TopicBatchReader(_Reading, DataSourceReader):
         self._narrowing = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
-        wanted = self._narrowing.tags
+        wanted, of_options = self._narrowing.tags, self._options.tags
         if wanted is not None:
-            self._tags = wanted & self._tags if self._tags else wanted
+            self._tags = wanted & of_options if of_options else wanted
+            # To the brokers no tag at all means every message.
             if not self._tags:
                 return []
         parts = _with_reader(self._options, partial(_plan_batch, self._options, self._narrowing))

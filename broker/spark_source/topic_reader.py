@@ -159,10 +159,10 @@ class TopicReader:
         while True:
             try:
                 return await call()
-            except (ConnectionFailed, BrokerError, NameServerUnavailable, NoRoute) as error:
+            except NoRoute as error:
                 # Routes outlive leaders, so a topic without a route is a wrong name rather than a failover.
-                if isinstance(error, NoRoute):
-                    raise ReadError(str(error)) from error
+                raise ReadError(str(error)) from error
+            except (ConnectionFailed, BrokerError, NameServerUnavailable) as error:
                 await attempts.failed(error)
 
     # Messages ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from broker.client.errors import ConnectFailed, ConnectionFailed
 from broker.client.transport.connection import Connection, Fields, RequestHandler
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.runtime import Buffer, Event, Runtime, TaskGroup
+from broker.client.transport.tls_words import DistrustedError
 from broker.remoting.command import RemotingCommand
 
 CONNECT_TIMEOUT_S = 3.0
@@ -24,6 +25,7 @@ class _Opening:
     done: Event
     connection: Connection | None = None
     failure: str = f"no connection within {CONNECT_TIMEOUT_S} s"
+    is_distrusted: bool = False
 
 
 @dataclass(eq=False)
@@ -62,7 +64,7 @@ class ConnectionPool:
         with self._runtime.move_on_after(timeout_s):
             await opening.done.wait()
             if opening.connection is None:
-                raise ConnectFailed(address, opening.failure)
+                raise ConnectFailed(address, opening.failure, is_distrusted=opening.is_distrusted)
             return opening.connection
         raise ConnectFailed(address, f"no connection within {timeout_s:.3g} s")
 
@@ -93,6 +95,7 @@ class ConnectionPool:
                 opened = connection
         except OSError as error:
             opening.failure = error.strerror or str(error) or type(error).__name__
+            opening.is_distrusted = isinstance(error, DistrustedError)
         except ConnectionFailed as error:
             opening.failure = str(error)
         finally:

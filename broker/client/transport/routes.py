@@ -13,6 +13,7 @@ from broker.client.errors import (
     BrokerError,
     ClientClosed,
     ClientError,
+    ConnectFailed,
     ConnectionFailed,
     NameServerUnavailable,
     NoRoute,
@@ -175,7 +176,7 @@ class NameServers:
         Of several, each gets 0.75 s; if one was silent all are asked once more, for 3 s each. Raises
         NameServerUnavailable when none answers.
         """
-        failures: list[str] = []
+        failures: list[ConnectionFailed] = []
         several = len(self.addresses) > 1
         for limit_s in (
             (NAME_SERVER_PATIENCE_S, NAME_SERVER_TIMEOUT_S) if several else (NAME_SERVER_TIMEOUT_S,)
@@ -187,12 +188,13 @@ class NameServers:
                 try:
                     return await self._pool.call(self.addresses[asked], code, fields, body, limit_s)
                 except ConnectionFailed as error:
-                    failures.append(str(error))
+                    failures.append(error)
                     if self._current == asked:  # nobody else has moved on meanwhile
                         self._current = (asked + 1) % len(self.addresses)
             if self._runtime.now_ns() - began_ns < int(limit_s * 1e9):
                 break  # none was silent
-        raise NameServerUnavailable(failures)
+        is_final = all(isinstance(one, ConnectFailed) and one.is_distrusted for one in failures)
+        raise NameServerUnavailable([str(one) for one in failures], retry_may_help=not is_final)
 
 
 class _Refresh:

@@ -3,6 +3,10 @@
 import ssl
 
 
+class DistrustedError(ConnectionError):
+    """The server has shown a certificate that is not good."""
+
+
 def tls_failure(error: OSError) -> str:
     """Return what an error of a handshake means; "" for one that says so itself."""
     if isinstance(error, ssl.SSLCertVerificationError):

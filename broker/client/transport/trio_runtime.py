@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from broker.client.transport.runtime import Buffer, ByteStream, Event, TaskGroup, drop_bytes
-from broker.client.transport.tls_words import tls_failure
+from broker.client.transport.tls_words import DistrustedError, tls_failure
 from broker.remoting.addresses import split_address
 
 RECEIVE_BYTES = 256 * 1024
@@ -121,6 +121,8 @@ def _lost(error: trio.BrokenResourceError | trio.ClosedResourceError) -> OSError
     cause = error.__cause__
     if isinstance(cause, OSError):
         reason = tls_failure(cause)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return DistrustedError(reason)
         return ConnectionError(reason) if reason else cause
     return ConnectionError(str(error) or "connection was closed on this side")
 

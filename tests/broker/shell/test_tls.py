@@ -13,7 +13,8 @@ import pytest
 import structlog.testing
 import trio
 
-from broker.client.errors import ConnectFailed, ConnectionFailed
+from broker.client.admin import AdminClient
+from broker.client.errors import ConnectFailed, ConnectionFailed, NameServerUnavailable
 from broker.remoting.codes import RequestCode
 from broker.requests.connection import Connection, Outgoing
 from broker.settings.rules import ImpossibleSettingError, check_name_server
@@ -86,6 +87,10 @@ async def test_client_does_not_believe_another_authority(certificates: Certifica
     async with name_server(certificates) as address:
         with pytest.raises(ConnectFailed, match=r"(?i)certificate is not good"):
             await cluster_info(address, tls=certificates.client(authority="other"))
+        async with AdminClient(address, tls=certificates.client(authority="other")) as admin:
+            with pytest.raises(NameServerUnavailable, match="certificate is not good") as caught:
+                await admin.cluster_info()
+            assert not caught.value.retry_may_help
 
 
 async def test_client_does_not_believe_a_certificate_for_another_host(certificates: Certificates) -> None:

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from broker.client.message import MessageQueue
+from broker.client.transport.tls_words import DistrustedError
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, response
 from broker.spark_source.offsets import Loss, QueueRange
@@ -159,6 +160,30 @@ async def test_a_refusal_is_final(world: World, broker: Broker) -> None:
     async with reader(world) as topics:
         with pytest.raises(ReadError, match="code 16"):
             await topics.read_slice(QueueRange(Q0, 0, 4))
+
+
+async def test_certificates_of_another_authority_are_final(
+    world: World, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all name servers; while one of them may still answer, they are asked again."""
+
+    async def connect(_world: World, address: str) -> None:
+        await trio.lowlevel.checkpoint()
+        if address == NAME_SERVER:
+            raise DistrustedError(
+                "the server's certificate is not good: unable to get local issuer certificate"
+            )
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(World, "connect", connect)
+    started = trio.current_time()
+    async with reader(world) as topics:
+        with pytest.raises(ReadError, match=f"{NAME_SERVER}: cannot connect: .*certificate is not good"):
+            await topics.queues()
+        assert trio.current_time() == started
+    async with reader(world, nameServers=f"{NAME_SERVER},10.0.0.99:9876", timeoutMs="9000") as topics:
+        with pytest.raises(ReadError, match="no response within 9 s"):
+            await topics.queues()
 
 
 async def test_a_topic_that_does_not_exist_is_named(world: World) -> None:
