@@ -94,16 +94,20 @@ class Upkeep:
         assert now_ns >= self.due_ns(), "nothing is to be noted yet"
         store = self._store
         # One that waits for a flush, or for space, is the one that was begun then.
-        if not store.checkpoints.waits:
+        is_new = not store.checkpoints.waits
+        if is_new:
             self._checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS
-            self.checkpointed_index = store.dispatched_index
         try:
-            return store.checkpoints.job(self._raft.commit_index)
+            job = store.checkpoints.job(self._raft.commit_index)
         except DiskFullError as error:
             # Nothing was noted: the next one is due although nothing may be dispatched until then.
             self.checkpointed_index = -1
             self._lacks_space("checkpoint", error, now_ns)
             return None
+        # Unless none was drawn up, as the last one is still out: what was dispatched since is noted by the next one.
+        if is_new and (job is not None or store.checkpoints.waits):
+            self.checkpointed_index = store.dispatched_index
+        return job
 
     def checkpointed(self, job: CheckpointJob, now_ns: int) -> None:
         """Takes back a checkpoint that has run without an error; one that found no space is written later."""
