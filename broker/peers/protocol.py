@@ -339,9 +339,9 @@ class PeerDecoder:
         """The bytes of that."""
         self.needed = _FRAME.size
         """The bytes that a whole frame takes, as far as that is known; none is cut before so many are held."""
-        self._body: list[bytes] = []
-        """The pieces of a long body that have come, with `_body_length` bytes together; empty between long bodies."""
-        self._body_length = 0
+        self._body = bytearray()
+        """What has come of a long body; empty between long bodies. Not as pieces: short ones would take many times the
+        memory of what is in them."""
 
     def feed(self, data: bytes) -> list[Frame]:
         """Returns the frames that `data` completes. Raises `PeerProtocolError` on anything that is not a frame."""
@@ -379,17 +379,15 @@ class PeerDecoder:
 
     def _keep(self, piece: memoryview) -> None:
         """Keeps a piece of a long body. Raises `PeerProtocolError` for an empty one, or beyond `BODY_BYTES_MAX`."""
-        self._body_length += len(piece)
-        if not piece or self._body_length > BODY_BYTES_MAX:
-            raise PeerProtocolError(
-                f"a body of {self._body_length} bytes in pieces, the last of {len(piece)}"
-            )
-        self._body.append(bytes(piece))  # not the slice, which would keep all that came with it
+        length = len(self._body) + len(piece)
+        if not piece or length > BODY_BYTES_MAX:
+            raise PeerProtocolError(f"a body of {length} bytes in pieces, the last of {len(piece)}")
+        self._body += piece
 
     def _whole(self, rest: memoryview) -> memoryview:
-        body = memoryview(b"".join((*self._body, rest)))
-        self._body, self._body_length = [], 0
-        return body
+        body, self._body = self._body, bytearray()
+        body += rest
+        return memoryview(body).toreadonly()
 
 
 def _frame(header_bytes: bytes, body: memoryview) -> Frame:

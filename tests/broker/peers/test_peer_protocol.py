@@ -1,11 +1,14 @@
 """The peer protocol: everything said arrives as it was, however it is cut, and nothing else is believed."""
 
+import tracemalloc
+
 import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.peers import protocol as peer_protocol
+from broker.peers.headers import PIECE_HEADER
 from broker.peers.protocol import (
     FRAME_BYTES_MAX,
     ClientGone,
@@ -267,3 +270,17 @@ def test_a_snapshot_that_no_frame_could_carry_arrives(monkeypatch: pytest.Monkey
         encode_frame(snapshot)
     with pytest.raises(PeerProtocolError, match="1250 bytes in pieces"):
         PeerDecoder().feed(b"".join(bytes(buffer) for buffer in buffers))
+
+
+def test_a_body_in_very_short_pieces_takes_about_as_much_memory_as_it_has_bytes() -> None:
+    """One by one they would take many times as much."""
+    size, count = 10, 40_000
+    pieces = _frame_with_header(msgspec.Raw(PIECE_HEADER), bytes(size)) * count
+    decoder = PeerDecoder()
+    tracemalloc.start()
+    try:
+        assert decoder.feed(pieces) == []
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 2 * size * count
