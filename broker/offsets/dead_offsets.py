@@ -7,6 +7,10 @@ client of the consumer group was connected to any node. Only what is unchanged w
 consumer that reports meanwhile keeps its place. A consumer group that comes back afterwards begins like a new one,
 where it would have been sent to the beginning of what is left.
 
+An administrator's order that no consumer has followed yet (broker/offsets/resets.py) is for whenever the consumer group
+comes, and says something also when the message that it names is deleted: the consumer group is to begin at what is left
+then. So where there is one nothing is forgotten.
+
 Each look takes a few turns, so that a million offsets keep nobody waiting. What was seen in the look before is the
 leader's own memory: after a failover it takes two looks again.
 """
@@ -93,8 +97,10 @@ class DeadOffsets:
         )
 
     def _leads_nowhere(self, key: _Key) -> bool:
-        """Tells whether in every queue the message that comes next is deleted."""
+        """Tells whether in every queue the message that comes next is deleted, and no order says to go there."""
         metadata, queues = self._leadership.metadata, self._leadership.store.queues
+        if key in metadata.parked.offsets:
+            return False
         for queue_id, offset in metadata.offsets[key].items():
             queue = queues.get(key[1], queue_id)
             # Of a queue that is not there nothing was deleted.

@@ -99,3 +99,22 @@ def test_offsets_of_a_group_that_was_deleted_without_them_go_in_time(group: Grou
     client.close()
     two_looks(group)
     assert kept(group) == []
+
+
+def test_an_order_stands_until_somebody_follows_it(group: Group) -> None:
+    """A consumer group that is away was sent to the first message, which is deleted before it comes."""
+    client = group.connect()
+    client.heartbeat("away")
+    least = client.offset_of(RequestCode.GET_MIN_OFFSET, "T")
+    fields = {"topic": "T", "group": "away", "timestamp": 0, "isForce": False, "queueId": 0, "offset": least}
+    client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+    client.close()
+    pass_time(group, 2)
+    client = fill(group, 5)
+    two_looks(group)
+    two_looks(group)
+    assert client.offset_of(RequestCode.GET_MIN_OFFSET, "T") > least
+    assert kept(group) == ["away"]
+    client.heartbeat("away")
+    told = client.pull("T", "away", least + 40)
+    assert (told.status, told.next_offset) == ("OFFSET_RESET", least)
