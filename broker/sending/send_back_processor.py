@@ -21,7 +21,7 @@ from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError, TooManyError
 from broker.requests.processing import HandledOn, Route
-from broker.requests.responses import ReplyWhenCommitted, reply, reply_unknown
+from broker.requests.responses import ReplyWhenCommitted, reply
 from broker.sending.dead_letters import becomes_dead_letter, dead_letter_properties
 from broker.settings.live import LiveSettings
 from broker.state.commands import PutTopic
@@ -156,7 +156,8 @@ class SendBackProcessor:
             self._creations.propose(
                 [PutTopic(config, self._time.group_ms, if_absent=True)],
                 lambda _: self._requests.handle_admitted(connection, command),
-                lambda: reply_unknown(connection, command),
+                # Nothing of the message is in the log: the next leader may have it.
+                lambda: self._requests.forward(connection, command),
             )
         except TooManyError as error:
             raise RequestError(

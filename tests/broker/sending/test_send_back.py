@@ -28,8 +28,8 @@ def client(group: Group, request: pytest.FixtureRequest) -> Client:
     return client
 
 
-def send_back(client: Client, record: Record, delay_level: int = 0, **more: object) -> int:
-    fields = {
+def send_back_fields(record: Record, delay_level: int = 0, **more: object) -> dict[str, object]:
+    return {
         "offset": record.physical_offset,
         "group": "g",
         "delayLevel": delay_level,
@@ -37,6 +37,10 @@ def send_back(client: Client, record: Record, delay_level: int = 0, **more: obje
         "originTopic": record.topic,
         **more,
     }
+
+
+def send_back(client: Client, record: Record, delay_level: int = 0, **more: object) -> int:
+    fields = send_back_fields(record, delay_level, **more)
     return client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields).code
 
 
@@ -109,6 +113,22 @@ def test_acknowledged_retry_survives_the_leader(group: Group) -> None:
     group.elect()
     group.advance(5)
     assert client.pull(RETRY, "g", 0).bodies == [b"body"]
+
+
+def test_what_waits_for_its_topic_goes_to_the_next_leader(group: Group) -> None:
+    """Nothing of it is stored when the leader that was to create the topic is deposed."""
+    before = group.leader
+    client = group.connect(before)
+    client.create_topic("T")
+    client.heartbeat("g")
+    record = first_message(client)
+    group.converge()
+    group.partition(before)
+    opaque = client.start_call(RequestCode.CONSUMER_SEND_MSG_BACK, send_back_fields(record, -1))
+    group.run_until(lambda: any(m.alive.replica.serving for m in group.alive() if m.id != before))
+    group.heal()
+    assert client.wait(opaque).code == ResponseCode.SUCCESS
+    assert client.pull(DEAD, "g", 0).bodies == [b"body"]
 
 
 def test_client_that_sends_to_the_retry_topic_itself_meets_the_same_limit(client: Client) -> None:
