@@ -155,10 +155,18 @@ class LiveSettings:
 
     def change(self, wanted: Mapping[str, str]) -> None:
         """Make all of the changes or none. Raises ChangeRefusedError, and DiskError where they cannot be kept."""
-        # One entry for each setting, under whatever name: the last one holds, after a restart, too.
-        settings = {_setting(key) for key in wanted}
-        changes = {key: text for key, text in self._changes.items() if _setting(key) not in settings}
-        changes |= wanted
+        # One entry for each setting, under whatever name: the last one holds, after a restart, too. In one request none
+        # of two names is the last one, as a map of Java's, which mqadmin sends, has no order.
+        names: dict[str, str] = {}
+        for key, text in wanted.items():
+            setting, value = _read(key, text)
+            first = names.setdefault(setting, key)
+            if value != _read(first, wanted[first])[1]:
+                raise ChangeRefusedError(
+                    f"{key} = {text}: {first} = {wanted[first]} says otherwise; here both are one setting"
+                )
+        changes = {key: text for key, text in self._changes.items() if _setting(key) not in names}
+        changes |= {key: wanted[key] for key in names.values()}
         changed = _changed(self._from_file, changes)
         if changed == self.current:
             return

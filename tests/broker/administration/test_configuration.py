@@ -8,7 +8,7 @@ import pytest
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.settings import properties_file
 from broker.settings.live import CHANGES_PATH
-from log.files.state_file import write_state
+from log.files.state_file import read_state, write_state
 from tests.broker.harness import Client, Group
 
 FIXED = {
@@ -166,6 +166,10 @@ def test_name_servers_hear_of_a_permission(group: Group, client: Client) -> None
         (b"sendMessageThreadPoolNums=4", "has no effect here: there are no thread pools"),
         (b"fileReservedTme=4", "is no key of a broker; did you mean fileReservedTime"),
         (b"fileReservedTime=1\nbrokerName=other", "brokerName cannot change"),
+        (
+            b"autoCreateTopicEnable=true\nbroker.auto_create_topics=false",
+            "broker.auto_create_topics = false: autoCreateTopicEnable = true says otherwise",
+        ),
         (b"a=\\u12", "four hexadecimal digits"),
         (b"\xff=1", "not UTF-8"),
         (b"raft.peer_secret=", ""),
@@ -222,6 +226,15 @@ def test_the_last_change_of_a_setting_outlives_a_restart_under_whatever_name(
     update(client, **{"broker.auto_create_topics": "true"})
     update(client, autoCreateTopicEnable="false")
     assert settings(_restarted(group, group.leader))["autoCreateTopicEnable"] == "false"
+
+
+def test_a_setting_that_is_changed_by_two_names_at_once_is_kept_under_one(
+    group: Group, client: Client
+) -> None:
+    update(client, fileReservedTime="24", **{"retention.reserved_hours": "24"})
+    data = read_state(group.members[group.leader].disk, CHANGES_PATH)
+    assert data is not None
+    assert msgspec.json.decode(data) == {"fileReservedTime": "24"}
 
 
 def test_changes_that_contradict_each_other_keep_nobody_from_making_others(
