@@ -21,10 +21,9 @@ from broker.access.accounts import (
 from broker.access.accounts_file import edit, with_account, without_account
 from broker.client.admin import AdminClient
 from broker.client.errors import ClientError, UsageError
-from broker.client.transport.core import broker_error
-from broker.operations.asking import each, read_body
+from broker.operations.asking import body_at, each
 from broker.operations.errors import NotThere
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import RequestCode
 from broker.remoting.node_status import decode_node_status
 
 State = Literal["in force", "other accounts", "other secrets", "no accounts", "does not tell"]
@@ -156,18 +155,14 @@ async def accounts_in_force(admin: AdminClient, path: Path) -> list[ServerAccoun
 
 
 async def _name_servers(admin: AdminClient, address: str) -> str | None:
-    response = await admin.call(address, RequestCode.GET_NAMESRV_CONFIG)
-    if response.code != ResponseCode.SUCCESS:
-        raise broker_error(response, address)
-    lines = bytes(response.body).decode(errors="replace").splitlines()
+    told = await body_at(admin, address, RequestCode.GET_NAMESRV_CONFIG, bytes)
+    lines = told.decode(errors="replace").splitlines()
     return dict(line.partition("=")[::2] for line in lines).get(ACCOUNTS_IN_FORCE)
 
 
 async def _brokers(admin: AdminClient, address: str) -> str | None:
-    response = await admin.call(address, RequestCode.TRIVET_NODE_STATUS)
-    if response.code != ResponseCode.SUCCESS:
-        raise broker_error(response, address)
-    return read_body(response, address, decode_node_status).process.accounts
+    status = await body_at(admin, address, RequestCode.TRIVET_NODE_STATUS, decode_node_status)
+    return status.process.accounts
 
 
 def _compared(told: str | None, wanted: str) -> State:

@@ -17,6 +17,7 @@ from broker.client.transport.core import broker_error
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
+from broker.remoting.json_body import decode_body
 from broker.remoting.route import MASTER_ID, ClusterInfo
 
 AT_ONCE = 16
@@ -25,6 +26,7 @@ AT_ONCE = 16
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Body = TypeVar("Body")
+Decode = Callable[[bytes | memoryview], Body]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,17 @@ class Groups:
                 break
         raise failure
 
+    async def body(self, name: str, code: int, fields: Mapping[str, str], decode: Decode[Body]) -> Body:
+        """Ask as `read` does; returns the response's body. Raises BrokerError for one that cannot be read, too."""
+        return read_body(await self.read(name, code, fields), name, decode)
+
+    async def body_if_there(
+        self, name: str, code: int, fields: Mapping[str, str], decode: Decode[Body], absent: int
+    ) -> Body | None:
+        """The same; returns None for a response with the code ``absent``, which says that there is no such thing."""
+        response = await self.read(name, code, fields, accepted=(ResponseCode.SUCCESS, absent))
+        return None if response.code == absent else read_body(response, name, decode)
+
     async def ask_leader(
         self, name: str, code: int, fields: Mapping[str, str], timeout_s: float
     ) -> RemotingCommand:
@@ -157,7 +170,20 @@ def leaderless(info: ClusterInfo) -> tuple[Missing, ...]:
     )
 
 
-def read_body(response: RemotingCommand, address: str, decode: Callable[[bytes | memoryview], Body]) -> Body:
+def as_json(kind: type[Body]) -> Decode[Body]:
+    """Return the function that reads a body of this kind, which is JSON."""
+    return lambda body: decode_body(body, kind)
+
+
+async def body_at(admin: AdminClient, address: str, code: int, decode: Decode[Body]) -> Body:
+    """Ask the server at one address; returns the response's body. Raises ConnectionFailed, BrokerError."""
+    response = await admin.call(address, code)
+    if response.code != ResponseCode.SUCCESS:
+        raise broker_error(response, address)
+    return read_body(response, address, decode)
+
+
+def read_body(response: RemotingCommand, address: str, decode: Decode[Body]) -> Body:
     """Return the body of a response. Raises BrokerError for one that cannot be read."""
     try:
         return decode(response.body)

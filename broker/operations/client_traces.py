@@ -58,10 +58,26 @@ def traced(messages: Iterable[StoredMessage], message_id: str) -> list[Traced]:
             case ["Pub", at, _, group, _, of, _, _, _, _, took, _, *rest] if of == message_id:
                 # The outcome is the 13th field, or the 14th behind the message's other id.
                 succeeded = rest[1] if len(rest) > 1 else "".join(rest)
-                result = "success" if succeeded == "true" else "failed"
-                found.append(_traced("sent", group, client, at, _number(took), result))
+                found.append(
+                    Traced(
+                        what="sent",
+                        group=group,
+                        client=client,
+                        at_ms=_number(at) or 0,
+                        took_ms=_number(took),
+                        result="success" if succeeded == "true" else "failed",
+                    )
+                )
             case ["SubBefore", at, _, group, request, of, times, *_] if of == message_id:
-                begun[request] = _traced("consumed", group, client, at, None, None, _number(times) or 0)
+                begun[request] = Traced(
+                    what="consumed",
+                    group=group,
+                    client=client,
+                    at_ms=_number(at) or 0,
+                    took_ms=None,
+                    result=None,
+                    times=_number(times) or 0,
+                )
             case ["SubAfter", request, of, took, succeeded, *rest] if of == message_id:
                 number = _number(rest[1]) if len(rest) > 1 else None
                 known = number is not None and number < len(_RESULTS)
@@ -83,26 +99,6 @@ def _records(messages: Iterable[StoredMessage]) -> Iterator[tuple[str, list[str]
         text = (message.body or b"").decode("utf-8", "replace")
         for record in text.split(_RECORD_END):
             yield message.born_host, record.split(_FIELD_END)
-
-
-def _traced(
-    what: Literal["sent", "consumed"],
-    group: str,
-    client: str,
-    at: str,
-    took_ms: int | None,
-    result: str | None,
-    times: int = 0,
-) -> Traced:
-    return Traced(
-        what=what,
-        group=group,
-        client=client,
-        at_ms=_number(at) or 0,
-        took_ms=took_ms,
-        result=result,
-        times=times,
-    )
 
 
 def _number(text: str) -> int | None:

@@ -1,14 +1,13 @@
 """The clients that are connected: by consumer group and by producer group, with address, language and version."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from broker.operations.asking import Groups, each, read_body
+from broker.operations.asking import Groups, as_json, each
 from broker.operations.members import connection_of
 from broker.remoting.admin_bodies import AllProducers
 from broker.remoting.bodies import SubscriptionGroupTable
 from broker.remoting.codes import RequestCode
-from broker.remoting.json_body import decode_body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,32 +31,20 @@ async def connected_clients(groups: Groups) -> list[ConnectedClient]:
 
     Raises ClientError.
     """
-    found: dict[tuple[str, str, str], list[ConnectedClient]] = {}
+    found: dict[tuple[str, str, str], ConnectedClient] = {}
     consumers = await groups.ask(lambda name: _consumers(groups, name))
     producers = await groups.ask(lambda name: _producers(groups, name))
     for clients in (*consumers.values(), *producers.values()):
         for client in clients:
-            found.setdefault((client.role, client.group, client.client_id), []).append(client)
-    merged = []
-    for _, same in sorted(found.items()):
-        first = same[0]
-        merged.append(
-            ConnectedClient(
-                client_id=first.client_id,
-                role=first.role,
-                group=first.group,
-                address=first.address,
-                language=first.language,
-                version=first.version,
-                brokers=tuple(sorted({name for client in same for name in client.brokers})),
-            )
-        )
-    return merged
+            first = found.setdefault((client.role, client.group, client.client_id), client)
+            brokers = tuple(sorted({*first.brokers, *client.brokers}))
+            found[client.role, client.group, client.client_id] = replace(first, brokers=brokers)
+    return [client for _, client in sorted(found.items())]
 
 
 async def _consumers(groups: Groups, name: str) -> list[ConnectedClient]:
-    response = await groups.read(name, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
-    table = read_body(response, name, lambda body: decode_body(body, SubscriptionGroupTable))
+    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    table = await groups.body(name, code, {}, as_json(SubscriptionGroupTable))
 
     async def members(group: str) -> list[ConnectedClient]:
         found = await connection_of(groups, group, name)
@@ -81,8 +68,7 @@ async def _consumers(groups: Groups, name: str) -> list[ConnectedClient]:
 
 
 async def _producers(groups: Groups, name: str) -> list[ConnectedClient]:
-    response = await groups.read(name, RequestCode.GET_ALL_PRODUCER_INFO, {})
-    found = read_body(response, name, lambda body: decode_body(body, AllProducers))
+    found = await groups.body(name, RequestCode.GET_ALL_PRODUCER_INFO, {}, as_json(AllProducers))
     return [
         ConnectedClient(
             client_id=client.client_id,

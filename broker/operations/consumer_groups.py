@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from broker.operations.asking import Groups, each, read_body
+from broker.operations.asking import Groups, as_json, each
 from broker.operations.errors import InUse, NotThere
 from broker.operations.members import config_of, connection_of, consumed_topics, running_infos
 from broker.operations.own_groups import is_made_by_tools
-from broker.operations.progress import ConsumedQueue, Range, lags, ranges_of
+from broker.operations.progress import ConsumedQueue, Range, broker_consume_stats, lags, ranges_of
 from broker.operations.topics import delete_topic
 from broker.remoting.admin_bodies import (
     BrokerConsumeStats,
@@ -28,7 +28,6 @@ from broker.remoting.bodies import (
     SubscriptionGroupTable,
 )
 from broker.remoting.codes import RequestCode
-from broker.remoting.json_body import decode_body
 from broker.state.topic_rules import (
     CONSUMER_GROUP_PREFIXES,
     DEAD_LETTER_PREFIX,
@@ -133,12 +132,9 @@ async def list_groups(groups: Groups, *, system: bool = False) -> list[GroupSumm
     """
 
     async def tables(name: str) -> tuple[SubscriptionGroupTable, BrokerConsumeStats]:
-        known = await groups.read(name, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
-        progress = await groups.read(name, RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
-        return (
-            read_body(known, name, lambda body: decode_body(body, SubscriptionGroupTable)),
-            read_body(progress, name, BrokerConsumeStats.decode),
-        )
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        known = await groups.body(name, code, {}, as_json(SubscriptionGroupTable))
+        return known, await broker_consume_stats(groups, name)
 
     found = await groups.ask(tables)
     names = sorted(
@@ -327,15 +323,14 @@ async def _progress(
     # Without names a broker tells of those topics only in which the consumer group has offsets there.
     wanted = ";".join(sorted({*read, RETRY_PREFIX + group}))
     fields = {"consumerGroup": group, "topicList": wanted}
-    response = await groups.read(broker, RequestCode.GET_CONSUME_STATS, fields)
-    stats = read_body(response, broker, ConsumeStats.decode)
+    stats = await groups.body(broker, RequestCode.GET_CONSUME_STATS, fields, ConsumeStats.decode)
     topics = sorted({queue.topic for queue in stats.offsets})
 
     # The statistics say neither since when a queue's next message waits, nor where the queue begins.
     async def times(topic: str) -> tuple[dict[int, int], dict[int, Range]]:
         fields = {"topic": topic, "group": group}
-        spans = await groups.read(broker, RequestCode.QUERY_CONSUME_TIME_SPAN, fields)
-        found = read_body(spans, broker, lambda body: decode_body(body, ConsumeTimeSpan))
+        code = RequestCode.QUERY_CONSUME_TIME_SPAN
+        found = await groups.body(broker, code, fields, as_json(ConsumeTimeSpan))
         return (
             {span.message_queue.queue_id: span.delay_time for span in found.consume_time_span_set},
             await ranges_of(groups, broker, topic),

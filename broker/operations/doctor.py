@@ -204,14 +204,12 @@ def _addresses(examination: Examination) -> _Findings:
 
 
 def _clocks(examination: Examination) -> _Findings:
-    timed = [node for node in examination.nodes if node.ahead_ms is not None]
+    timed = [(node, node.ahead_ms) for node in examination.nodes if node.ahead_ms is not None]
     if not timed:
         return
-    slowest = min(timed, key=lambda node: node.ahead_ms or 0.0)
-    for node in timed:
-        assert node.ahead_ms is not None
-        assert slowest.ahead_ms is not None
-        apart_ms = node.ahead_ms - slowest.ahead_ms
+    slowest, least_ms = min(timed, key=lambda one: one[1])
+    for node, ahead_ms in timed:
+        apart_ms = ahead_ms - least_ms
         if apart_ms - (node.round_trip_ms + slowest.round_trip_ms) / 2 > CLOCKS_APART_MS:
             yield (
                 "warning",

@@ -6,15 +6,13 @@ Whoever does not answer is a finding itself, so nothing here raises for that.
 
 from dataclasses import dataclass
 
-import msgspec
-
 from broker.client.admin import AdminClient
 from broker.client.errors import BrokerError, ClientError, ConnectionFailed
-from broker.operations.asking import Groups, each, read_body
+from broker.operations.asking import Groups, body_at, each
 from broker.operations.clients import ConnectedClient, connected_clients
 from broker.operations.consumer_groups import GroupDetail, describe_group
 from broker.operations.errors import NotThere
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import RequestCode
 from broker.remoting.node_status import NodeStatus, decode_node_status
 from broker.remoting.route import ClusterInfo
 
@@ -98,10 +96,7 @@ async def examine(admin: AdminClient) -> Examination:
 
 async def _name_server(admin: AdminClient, address: str) -> ExaminedNameServer:
     try:
-        response = await admin.call(address, RequestCode.GET_BROKER_CLUSTER_INFO)
-        if response.code != ResponseCode.SUCCESS:
-            raise BrokerError(response.code, response.remark, address)
-        info = read_body(response, address, ClusterInfo.decode)
+        info = await body_at(admin, address, RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo.decode)
     except (ConnectionFailed, BrokerError) as error:
         return ExaminedNameServer(address=address, brokers=None, failure=str(error))
     return ExaminedNameServer(
@@ -119,14 +114,8 @@ async def _node(admin: AdminClient, broker: str, address: str) -> ExaminedNode:
         # Opens the connection, which takes its time.
         await admin.call(address, RequestCode.TRIVET_NODE_STATUS)
         begun_ns, begun_ms = runtime.now_ns(), runtime.wall_ms()
-        response = await admin.call(address, RequestCode.TRIVET_NODE_STATUS)
+        status = await body_at(admin, address, RequestCode.TRIVET_NODE_STATUS, decode_node_status)
         round_trip_ms = (runtime.now_ns() - begun_ns) / 1e6
-        if response.code != ResponseCode.SUCCESS:
-            raise BrokerError(response.code, response.remark, address)
-        try:
-            status = decode_node_status(response.body)
-        except msgspec.MsgspecError as error:
-            raise BrokerError(response.code, f"unreadable response: {error}", address) from error
     except (ConnectionFailed, BrokerError) as error:
         return ExaminedNode(
             broker=broker, address=address, status=None, ahead_ms=None, round_trip_ms=0.0, failure=str(error)

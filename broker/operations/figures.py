@@ -8,14 +8,12 @@ consumes.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import msgspec
-
 from broker.client.admin import AdminClient, BrokerStatus
 from broker.client.errors import BrokerError, ConnectionFailed
-from broker.operations.asking import Groups, Missing, each, read_body
+from broker.operations.asking import Groups, Missing, body_at, each
 from broker.operations.own_groups import is_made_by_tools
-from broker.remoting.admin_bodies import BrokerConsumeStats
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.operations.progress import broker_consume_stats
+from broker.remoting.codes import RequestCode
 from broker.remoting.node_status import NodeStatus, decode_node_status
 from broker.state.topic_rules import is_system_group
 
@@ -85,17 +83,12 @@ class Figures:
 async def sample(groups: Groups) -> Sample:
     """Count once. A node that does not answer is in the sample; raises ClientError where no group does."""
     admin = groups.admin
-    statuses = await admin.status()
-
-    async def consumed(name: str) -> BrokerConsumeStats:
-        response = await groups.read(name, RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
-        return read_body(response, name, BrokerConsumeStats.decode)
-
-    nodes = await each(admin, statuses, lambda status: _node(admin, status))
+    nodes = await each(admin, await admin.status(), lambda status: _node(admin, status))
     ends: dict[tuple[str, str, int], int] = {}
     passed: dict[tuple[str, str], int] = {}
     lag: dict[str, int] = {}
-    for broker, found in (await groups.ask(consumed)).items():
+    consumed = await groups.ask(lambda name: broker_consume_stats(groups, name))
+    for broker, found in consumed.items():
         for group, progress in found.groups.items():
             if is_system_group(group) or is_made_by_tools(group):
                 continue
@@ -153,13 +146,12 @@ async def _node(admin: AdminClient, registered: BrokerStatus) -> NodeFigures:
     failure = registered.failure
     if failure is None:
         try:
-            response = await admin.call(registered.address, RequestCode.TRIVET_NODE_STATUS)
-            if response.code == ResponseCode.SUCCESS:
-                status = decode_node_status(response.body)
-        except (ConnectionFailed, BrokerError) as error:
+            code = RequestCode.TRIVET_NODE_STATUS
+            status = await body_at(admin, registered.address, code, decode_node_status)
+        except ConnectionFailed as error:
             failure = str(error)
-        except msgspec.MsgspecError:
-            pass  # another broker than Trivet's
+        except BrokerError:
+            pass  # another broker than Trivet's, or one that tells this account nothing
     table = registered.table or {}
     total = None if status is None else status.disk_total_bytes
     free = None if status is None else status.disk_free_bytes

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 
 from broker.client.errors import BrokerError, ConnectionFailed
-from broker.operations.asking import Groups, each, read_body
+from broker.operations.asking import Groups, as_json, each, read_body
 from broker.remoting.admin_bodies import ConsumerConnection, ConsumerRunningInfo
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicList
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.json_body import decode_body
 
 MEMBER_TIMEOUT_S = 3.0
 """A member that has not told of itself after so many seconds is shown without its subscriptions and queues."""
@@ -15,22 +14,17 @@ MEMBER_TIMEOUT_S = 3.0
 
 async def connection_of(groups: Groups, group: str, broker: str) -> ConsumerConnection | None:
     """Return the members of a consumer group at a broker group; None without any."""
-    accepted = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
-    code, fields = RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
-    response = await groups.read(broker, code, fields, accepted=accepted)
-    if response.code == ResponseCode.CONSUMER_NOT_ONLINE:
-        return None
-    return read_body(response, broker, lambda body: decode_body(body, ConsumerConnection))
+    code, absent = RequestCode.GET_CONSUMER_CONNECTION_LIST, ResponseCode.CONSUMER_NOT_ONLINE
+    fields = {"consumerGroup": group}
+    return await groups.body_if_there(broker, code, fields, as_json(ConsumerConnection), absent)
 
 
 async def config_of(groups: Groups, group: str, broker: str) -> SubscriptionGroupConfig | None:
     """Return the settings of a consumer group at a broker group; None where it has none."""
-    accepted = (ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-    code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-    response = await groups.read(broker, code, {"group": group}, accepted=accepted)
-    if response.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-        return None
-    return read_body(response, broker, lambda body: decode_body(body, SubscriptionGroupConfig))
+    code, absent = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    return await groups.body_if_there(
+        broker, code, {"group": group}, as_json(SubscriptionGroupConfig), absent
+    )
 
 
 async def running_infos(
@@ -64,5 +58,5 @@ async def running_infos(
 
 async def consumed_topics(groups: Groups, group: str, broker: str) -> list[str]:
     """Return the topics in which a consumer group has offsets at a broker group."""
-    response = await groups.read(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
-    return read_body(response, broker, lambda body: decode_body(body, TopicList)).topics
+    code = RequestCode.QUERY_TOPICS_BY_CONSUMER
+    return (await groups.body(broker, code, {"group": group}, as_json(TopicList))).topics

@@ -11,10 +11,11 @@ from typing import Literal
 from broker.client.consuming.lookups import FOREVER_MS, FOUND_MAX, UNIQUE_KEY_COUNT
 from broker.client.errors import UsageError
 from broker.client.message import MessageQueue, MessageView
-from broker.operations.asking import Groups, each, read_body
+from broker.operations.asking import Groups, each
 from broker.operations.client_traces import Traced, client_traces
 from broker.operations.errors import NotThere
 from broker.operations.members import connection_of
+from broker.operations.progress import consume_stats
 from broker.operations.queue_browsing import (
     StoredMessage,
     copies_of,
@@ -26,10 +27,8 @@ from broker.operations.queue_browsing import (
 )
 from broker.operations.topics import consumers_of
 from broker.remoting import property_names
-from broker.remoting.admin_bodies import ConsumeStats
 from broker.remoting.bodies import MessageModel, SubscriptionData
 from broker.remoting.bodies import MessageQueue as RemotingQueue
-from broker.remoting.codes import RequestCode
 from broker.state.topic_rules import (
     CHECK_EXHAUSTED_TOPIC,
     DEAD_LETTER_PREFIX,
@@ -302,9 +301,7 @@ async def _consumptions(groups: Groups, consumers: list[str], message: StoredMes
     queue = RemotingQueue(message.broker, message.queue, message.topic)
 
     async def ask(group: str) -> Consumption:
-        fields = {"consumerGroup": group, "topic": message.topic}
-        response = await groups.read(message.broker, RequestCode.GET_CONSUME_STATS, fields)
-        at = read_body(response, message.broker, ConsumeStats.decode).offsets.get(queue)
+        at = (await consume_stats(groups, message.broker, group, message.topic)).offsets.get(queue)
         consumer_offset = 0 if at is None else at.consumer_offset
         connection = await connection_of(groups, group, message.broker)
         members = 0 if connection is None else len(connection.connection_set)

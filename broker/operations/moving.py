@@ -23,12 +23,13 @@ from broker.client.admin import AdminClient, QueueStatus
 from broker.client.errors import NoRoute, UsageError
 from broker.client.transport.routes import ROUTE_REFRESH_S, TopicRoute
 from broker.client.transport.runtime import Runtime
-from broker.operations.asking import Groups, read_body
+from broker.operations.asking import Groups, as_json
 from broker.operations.errors import InUse, NotThere
-from broker.remoting.admin_bodies import ConsumeStats, GroupList
-from broker.remoting.bodies import KeyValueTable, TopicConfig
+from broker.operations.progress import consume_stats
+from broker.operations.waiting_messages import delay_queues, runtime_table
+from broker.remoting.admin_bodies import GroupList
+from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import Permission, RequestCode
-from broker.remoting.json_body import decode_body
 
 SETTLE_S = ROUTE_REFRESH_S + 5
 """Clients of RocketMQ, and Trivet's, renew their routes every 30 s."""
@@ -104,8 +105,8 @@ class TopicMove:
 
     async def _close(self, groups: Groups, route: TopicRoute) -> None:
         """Have the target take what comes, and the source nothing more, as far as they do not yet."""
-        told = await groups.read(self.source, RequestCode.GET_TOPIC_CONFIG, {"topic": self.topic})
-        config = read_body(told, self.source, lambda body: decode_body(body, TopicConfig))
+        code, fields = RequestCode.GET_TOPIC_CONFIG, {"topic": self.topic}
+        config = await groups.body(self.source, code, fields, as_json(TopicConfig))
         queues = max(config.read_queue_nums, config.write_queue_nums)
         if not route.permissions.get(self.target, 0) & _WRITE:
             await self._admin.create_topic(
@@ -145,13 +146,11 @@ class TopicMove:
         waits = []
         found: set[str] = set()
         for broker in sorted(route.brokers):
-            told = await groups.read(broker, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": self.topic})
-            found |= {*read_body(told, broker, lambda body: decode_body(body, GroupList)).group_list}
+            code, fields = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": self.topic}
+            found.update((await groups.body(broker, code, fields, as_json(GroupList))).group_list)
         readers = sorted(found.difference(self._without))
         for name in readers:
-            fields = {"consumerGroup": name, "topic": self.topic}
-            told = await groups.read(self.source, RequestCode.GET_CONSUME_STATS, fields)
-            progress = read_body(told, self.source, ConsumeStats.decode).offsets
+            progress = (await consume_stats(groups, self.source, name, self.topic)).offsets
             offsets = {queue.queue_id: at.consumer_offset for queue, at in progress.items()}
             lag = sum(
                 max(0, status.max_offset - max(status.min_offset, offsets.get(status.queue.queue_id, 0)))
@@ -173,13 +172,9 @@ class TopicMove:
         """
         if self._ignore_hidden:
             return []
-        told = await groups.read(self.source, RequestCode.GET_BROKER_RUNTIME_INFO, {})
-        table = read_body(told, self.source, lambda body: decode_body(body, KeyValueTable)).table
+        table = await runtime_table(groups, self.source)
         delayed = int(table.get("timerCongestNum", 0))
-        for name, value in table.items():
-            if name.startswith("scheduleMessageOffset_"):
-                delivered, _, end = value.partition(",")
-                delayed += max(0, int(end) - int(delivered))
+        delayed += sum(max(0, end - delivered) for delivered, end in delay_queues(table).values())
         waits = [f"{delayed} delayed messages in {self.source}, of whatever topic"] if delayed else []
         half = int(table.get("halfMessages", 0))
         return [*waits, f"{half} half messages in {self.source}, of whatever topic"] if half else waits

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from broker.operations.asking import Groups, read_body
-from broker.remoting.admin_bodies import ConsumerConnection, TopicStats
+from broker.operations.asking import Groups, as_json
+from broker.remoting.admin_bodies import BrokerConsumeStats, ConsumerConnection, ConsumeStats, TopicStats
 from broker.remoting.bodies import ConsumeFromWhere
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.json_body import decode_body
 from broker.state.topic_rules import RETRY_PREFIX
 
 
@@ -46,14 +45,25 @@ async def ranges_of(groups: Groups, broker: str, topic: str) -> dict[int, Range]
 
     Raises ClientError.
     """
-    accepted = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
-    response = await groups.read(
-        broker, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}, accepted=accepted
-    )
-    if response.code == ResponseCode.TOPIC_NOT_EXIST:
-        return {}
-    found = read_body(response, broker, TopicStats.decode).offsets
-    return {queue.queue_id: Range(at.min_offset, at.max_offset) for queue, at in found.items()}
+    code, absent = RequestCode.GET_TOPIC_STATS_INFO, ResponseCode.TOPIC_NOT_EXIST
+    found = await groups.body_if_there(broker, code, {"topic": topic}, TopicStats.decode, absent)
+    offsets = {} if found is None else found.offsets
+    return {queue.queue_id: Range(at.min_offset, at.max_offset) for queue, at in offsets.items()}
+
+
+async def consume_stats(groups: Groups, broker: str, group: str, topic: str) -> ConsumeStats:
+    """Return a consumer group's offsets in the queues of a topic at a broker group. Raises ClientError."""
+    fields = {"consumerGroup": group, "topic": topic}
+    return await groups.body(broker, RequestCode.GET_CONSUME_STATS, fields, ConsumeStats.decode)
+
+
+async def broker_consume_stats(groups: Groups, broker: str) -> BrokerConsumeStats:
+    """Return the offsets that all consumer groups have at a broker group, with the ends of their queues.
+
+    Raises ClientError.
+    """
+    code, fields = RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}
+    return await groups.body(broker, code, fields, BrokerConsumeStats.decode)
 
 
 async def lags(
@@ -97,6 +107,6 @@ async def _without_offset(
     """Return those of these places where the consumer group has no offset, rather than the offset 0."""
     if not places:
         return []
-    response = await groups.read(broker, RequestCode.GET_ALL_CONSUMER_OFFSET, {})
-    table = read_body(response, broker, lambda body: decode_body(body, _Positions)).offset_table
+    found = await groups.body(broker, RequestCode.GET_ALL_CONSUMER_OFFSET, {}, as_json(_Positions))
+    table = found.offset_table
     return [place for place in places if place.queue not in table.get(f"{place.topic}@{place.group}", {})]

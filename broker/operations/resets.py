@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from broker.client.errors import BrokerError, NoRoute, UsageError
-from broker.operations.asking import Groups, each, read_body
+from broker.operations.asking import Groups, each
 from broker.operations.errors import NotThere
 from broker.operations.members import config_of
-from broker.remoting.admin_bodies import ConsumeStats, TopicStats
+from broker.operations.progress import consume_stats, ranges_of
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.errors import RemotingError
 from broker.remoting.headers import OffsetResponseHeader
@@ -166,22 +166,11 @@ async def reset(groups: Groups, group: str, resets: Sequence[QueueReset]) -> lis
 
 async def _ranges(groups: Groups, name: str, group: str, topic: str) -> list[tuple[int, int, int, int]]:
     """Return (queue, the consumer group's offset, first offset, end) of a topic's queues at a broker group."""
-    accepted = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
-    fields = {"topic": topic}
-    response = await groups.read(name, RequestCode.GET_TOPIC_STATS_INFO, fields, accepted=accepted)
-    if response.code == ResponseCode.TOPIC_NOT_EXIST:
+    if not (ranges := await ranges_of(groups, name, topic)):
         return []
-    ranges = read_body(response, name, TopicStats.decode).offsets
-    fields = {"consumerGroup": group, "topic": topic}
-    response = await groups.read(name, RequestCode.GET_CONSUME_STATS, fields)
-    progress = {
-        queue.queue_id: at.consumer_offset
-        for queue, at in read_body(response, name, ConsumeStats.decode).offsets.items()
-    }
-    return [
-        (queue.queue_id, progress.get(queue.queue_id, 0), at.min_offset, at.max_offset)
-        for queue, at in ranges.items()
-    ]
+    stats = await consume_stats(groups, name, group, topic)
+    progress = {queue.queue_id: at.consumer_offset for queue, at in stats.offsets.items()}
+    return [(queue, progress.get(queue, 0), *kept) for queue, kept in ranges.items()]
 
 
 async def _at_time(groups: Groups, name: str, topic: str, queue: int, time_ms: int) -> int:

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 import msgspec
 
 from broker.client.admin import QueueStatus
-from broker.client.errors import NoRoute, UsageError
+from broker.client.errors import BrokerError, NoRoute, UsageError
 from broker.client.message import MessageQueue
-from broker.operations.asking import Groups, read_body
+from broker.operations.asking import Groups, as_json
 from broker.operations.errors import InUse, NotThere
 from broker.remoting.admin_bodies import GroupList
 from broker.remoting.admin_bodies import TopicStats as Ranges
 from broker.remoting.bodies import TopicConfig, TopicConfigTable
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
-from broker.remoting.json_body import decode_body
 from broker.remoting.route import MASTER_ID
 from broker.state.topic_rules import CONSUMER_GROUP_PREFIXES, DEFAULT_TOPIC
 
@@ -150,7 +149,7 @@ async def topic_queues(groups: Groups, topic: str) -> TopicQueues:
     route = await groups.admin.route(topic)
 
     async def ask(name: str) -> list[QueueStatus]:
-        response = await groups.read(name, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+        kept = await groups.body(name, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}, Ranges.decode)
         return [
             QueueStatus(
                 MessageQueue(queue.topic, queue.broker_name, queue.queue_id),
@@ -158,7 +157,7 @@ async def topic_queues(groups: Groups, topic: str) -> TopicQueues:
                 at.max_offset,
                 at.last_update_timestamp,
             )
-            for queue, at in read_body(response, name, Ranges.decode).offsets.items()
+            for queue, at in kept.offsets.items()
         ]
 
     found = await groups.ask(ask, sorted(route.brokers))
@@ -261,14 +260,11 @@ async def delete_topic(groups: Groups, topic: str, *, while_in_use: bool = False
 
 async def consumers_of(groups: Groups, topic: str) -> list[str]:
     """Return the consumer groups that subscribe to a topic now or have an offset in it. Raises ClientError."""
-    accepted = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+    code, absent = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, ResponseCode.TOPIC_NOT_EXIST
 
     async def ask(name: str) -> list[str]:
-        code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
-        response = await groups.read(name, code, {"topic": topic}, accepted=accepted)
-        if response.code != ResponseCode.SUCCESS:
-            return []
-        return read_body(response, name, lambda body: decode_body(body, GroupList)).group_list
+        found = await groups.body_if_there(name, code, {"topic": topic}, as_json(GroupList), absent)
+        return [] if found is None else found.group_list
 
     return sorted({group for found in (await groups.ask(ask)).values() for group in found})
 
@@ -281,35 +277,27 @@ def _known(groups: Groups, names: Iterable[str]) -> list[str]:
 
 
 async def _has_members(groups: Groups, name: str, group: str, topic: str) -> bool:
-    fields = {"group": group, "topic": topic}
-    response = await groups.read(name, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, fields)
-    return (
-        read_body(response, name, lambda body: decode_body(body, _Subscription)).subscription_data is not None
-    )
+    code, fields = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, {"group": group, "topic": topic}
+    return (await groups.body(name, code, fields, as_json(_Subscription))).subscription_data is not None
 
 
 async def _config(groups: Groups, name: str, topic: str) -> TopicConfig | None:
-    accepted = (
-        ResponseCode.SUCCESS,
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-    )
-    response = await groups.read(name, RequestCode.GET_TOPIC_CONFIG, {"topic": topic}, accepted=accepted)
-    if response.code == ResponseCode.TOPIC_NOT_EXIST:
-        return None
-    if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # RocketMQ 4.9 tells of all topics together
-        response = await groups.read(name, RequestCode.GET_ALL_TOPIC_CONFIG, {})
-        table = read_body(response, name, lambda body: decode_body(body, TopicConfigTable))
-        return table.topic_config_table.get(topic)
-    return read_body(response, name, lambda body: decode_body(body, TopicConfig))
+    code, absent = RequestCode.GET_TOPIC_CONFIG, ResponseCode.TOPIC_NOT_EXIST
+    try:
+        return await groups.body_if_there(name, code, {"topic": topic}, as_json(TopicConfig), absent)
+    except BrokerError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+    # RocketMQ 4.9 tells of all topics together.
+    table = await groups.body(name, RequestCode.GET_ALL_TOPIC_CONFIG, {}, as_json(TopicConfigTable))
+    return table.topic_config_table.get(topic)
 
 
 async def _at_broker(groups: Groups, name: str, topic: str) -> TopicAtBroker | None:
     config = await _config(groups, name, topic)
     if config is None:
         return None
-    response = await groups.read(name, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
-    ranges = read_body(response, name, Ranges.decode).offsets
+    kept = await groups.body(name, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}, Ranges.decode)
     messages = await _rate(groups, name, "TOPIC_PUT_NUMS", topic)
     size = await _rate(groups, name, "TOPIC_PUT_SIZE", topic)
     return TopicAtBroker(
@@ -327,7 +315,7 @@ async def _at_broker(groups: Groups, name: str, topic: str) -> TopicAtBroker | N
                 end=at.max_offset,
                 newest_ms=at.last_update_timestamp or None,
             )
-            for queue, at in sorted(ranges.items(), key=lambda item: item[0].queue_id)
+            for queue, at in sorted(kept.offsets.items(), key=lambda item: item[0].queue_id)
         ),
         messages_per_s=messages,
         bytes_per_s=size,
@@ -336,12 +324,10 @@ async def _at_broker(groups: Groups, name: str, topic: str) -> TopicAtBroker | N
 
 async def _rate(groups: Groups, name: str, figure: str, topic: str) -> float:
     """Return one of a broker's figures for the last minute, by the second; 0 where it knows nothing of it yet."""
-    accepted = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+    code, absent = RequestCode.VIEW_BROKER_STATS_DATA, ResponseCode.SYSTEM_ERROR
     fields = {"statsName": figure, "statsKey": topic}
-    response = await groups.read(name, RequestCode.VIEW_BROKER_STATS_DATA, fields, accepted=accepted)
-    if response.code != ResponseCode.SUCCESS:
-        return 0.0
-    return read_body(response, name, lambda body: decode_body(body, _Figures)).minute.tps
+    found = await groups.body_if_there(name, code, fields, as_json(_Figures), absent)
+    return 0.0 if found is None else found.minute.tps
 
 
 def _with(perm: int, bit: Permission, wanted: bool | None) -> int:

@@ -3,7 +3,7 @@
 They lie in topics of the brokers' own, which are read like any other. Each says in its properties where it belongs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,13 +12,12 @@ from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import NoRoute
 from broker.client.message import MessageQueue, MessageView
 from broker.client.transport.patient_calls import PatientCalls
-from broker.operations.asking import Groups, read_body
+from broker.operations.asking import Groups, as_json
 from broker.operations.messages import due_ms_of
 from broker.operations.queue_browsing import StoredMessage, read_queue, stored_message
 from broker.remoting import property_names
 from broker.remoting.bodies import KeyValueTable
 from broker.remoting.codes import RequestCode
-from broker.remoting.json_body import decode_body
 from broker.settings.properties_file import parse
 from broker.settings.tables import parse_delay_levels
 from broker.state.topic_rules import HALF_OPERATIONS_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -41,8 +40,8 @@ class WaitingMessage:
     kind: Literal["level", "time", "half"]
     home: str
     due_ms: int | None
-    level: int | None
-    producer_group: str | None
+    level: int | None = None
+    producer_group: str | None = None
     message: StoredMessage
 
 
@@ -81,15 +80,26 @@ async def waiting_messages(groups: Groups, *, limit: int = LIMIT) -> Waiting:
 
 async def _at_group(groups: Groups, name: str, limit: int) -> Waiting:
     """Return what waits in one broker group, its messages in no order."""
-    table, delays_ms = await _runtime_table(groups, name), await _delay_levels(groups, name)
+    table, delays_ms = await runtime_table(groups, name), await _delay_levels(groups, name)
     by_level: dict[int, int] = {}
     delayed: list[WaitingMessage] = []
-    for level, (begin, end) in _levels(table).items():
+    for level, (begin, end) in delay_queues(table).items():
         if end > begin:
             by_level[level] = end - begin
             queue = MessageQueue(SCHEDULE_TOPIC, name, level - 1)
+            delay_ms = delays_ms[level - 1] if level <= len(delays_ms) else None
             async for views in read_queue(groups.admin, queue, begin, min(end, begin + limit)):
-                delayed += [_of_level(view, level, delays_ms) for view in views]
+                for view in views:
+                    due_ms = None if delay_ms is None else view.store_timestamp_ms + delay_ms
+                    delayed.append(
+                        WaitingMessage(
+                            kind="level",
+                            home=_home(view),
+                            due_ms=due_ms,
+                            level=level,
+                            message=stored_message(view),
+                        )
+                    )
     delayed += await _timed(groups.admin, name, limit)
     half_count, half = await _half(groups.admin, name, limit)
     return Waiting(
@@ -101,12 +111,12 @@ async def _at_group(groups: Groups, name: str, limit: int) -> Waiting:
     )
 
 
-async def _runtime_table(groups: Groups, name: str) -> dict[str, str]:
-    response = await groups.read(name, RequestCode.GET_BROKER_RUNTIME_INFO, {})
-    return read_body(response, name, lambda body: decode_body(body, KeyValueTable)).table
+async def runtime_table(groups: Groups, name: str) -> dict[str, str]:
+    """Return what the leader of a broker group tells of itself, by RocketMQ's names. Raises ClientError."""
+    return (await groups.body(name, RequestCode.GET_BROKER_RUNTIME_INFO, {}, as_json(KeyValueTable))).table
 
 
-def _levels(table: dict[str, str]) -> dict[int, tuple[int, int]]:
+def delay_queues(table: Mapping[str, str]) -> dict[int, tuple[int, int]]:
     """Return for each delay level the first message that is not delivered, and the end of its queue."""
     found = {}
     for key, text in table.items():
@@ -129,16 +139,9 @@ async def _delay_levels(groups: Groups, name: str) -> tuple[int, ...]:
         return ()
 
 
-def _of_level(view: MessageView, level: int, delays_ms: Sequence[int]) -> WaitingMessage:
-    known = level <= len(delays_ms)
-    return WaitingMessage(
-        kind="level",
-        home=view.properties.get(property_names.REAL_TOPIC, ""),
-        due_ms=view.store_timestamp_ms + delays_ms[level - 1] if known else None,
-        level=level,
-        producer_group=None,
-        message=stored_message(view),
-    )
+def _home(view: MessageView) -> str:
+    """Return the topic that a message will be delivered to."""
+    return view.properties.get(property_names.REAL_TOPIC, "")
 
 
 async def _timed(admin: AdminClient, name: str, limit: int) -> list[WaitingMessage]:
@@ -156,16 +159,7 @@ async def _timed(admin: AdminClient, name: str, limit: int) -> list[WaitingMessa
             message = stored_message(view)
             due_ms = due_ms_of(message)
             if due_ms is not None and due_ms > now_ms:
-                found.append(
-                    WaitingMessage(
-                        kind="time",
-                        home=message.properties.get(property_names.REAL_TOPIC, ""),
-                        due_ms=due_ms,
-                        level=None,
-                        producer_group=None,
-                        message=message,
-                    )
-                )
+                found.append(WaitingMessage(kind="time", home=_home(view), due_ms=due_ms, message=message))
     return found
 
 
@@ -197,9 +191,8 @@ async def _half(admin: AdminClient, name: str, limit: int) -> tuple[int, list[Wa
             found += [
                 WaitingMessage(
                     kind="half",
-                    home=view.properties.get(property_names.REAL_TOPIC, ""),
+                    home=_home(view),
                     due_ms=None,
-                    level=None,
                     producer_group=view.properties.get(property_names.PRODUCER_GROUP),
                     message=stored_message(view),
                 )
