@@ -21,7 +21,7 @@ from broker.console.audit import AuditError
 from broker.console.parameters import ParametersError
 from broker.console.seats import SignInRefusedError
 from broker.console.sessions import TooManyError
-from broker.operations.errors import InUse, NotThere
+from broker.operations.errors import InUse, NotThere, in_words
 from broker.remoting.codes import ResponseCode
 
 MISSING_HEADER: Final = "x-trivet-missing"
@@ -115,4 +115,4 @@ def _describe(error: Exception) -> tuple[int, str] | None:
 def _text(error: Exception) -> str:
     if isinstance(error, AuditError):
         return f"nothing was changed, as the audit log cannot be written: {error}"
-    return str(error)
+    return in_words(error)

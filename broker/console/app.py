@@ -28,6 +28,7 @@ from broker.console.routes.reports import read_report
 from broker.console.routes.table import ROUTES
 from broker.console.seats import Seat, Seats
 from broker.console.sessions import Sessions
+from broker.operations.errors import in_words
 from broker.state.release import THIS_RELEASE
 
 ASSETS: Final = Path(__file__).parent / "assets"
@@ -241,7 +242,7 @@ class Console:
         try:
             content = await _in_time(order, seat, parameters)
         except BaseException as error:
-            self._audit.end(change, "unknown" if is_unknown(error) else "failed", str(error))
+            self._audit.end(change, "unknown" if is_unknown(error) else "failed", in_words(error))
             raise
         missing = content.missing if isinstance(content, InPart) else ()
         told = "; ".join(f"not in {one.group}: {one.why}" for one in missing)

@@ -74,7 +74,9 @@ class Guard:
 
     def _is_ours(self, host: str) -> bool:
         try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
+            parts = urlsplit(f"//{host}")
+            name = (parts.hostname or "").lower()
+            _ = parts.port  # raises for one that is no port, which is in the cookie's name
         except ValueError:
             return False
         if name == "localhost" or name in self._host_names:
@@ -103,7 +105,10 @@ def is_same_origin(headers: Headers, scheme: str) -> bool:
     origin: str | None = headers.get("origin")
     if origin is None:
         return True
-    parts = urlsplit(origin)
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
     # A proxy that encrypts speaks plain HTTP with us.
     host: str = headers.get("host", "")
     return parts.netloc == host and parts.scheme in (scheme, "https")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from broker.operations.asking import Groups
-from broker.operations.queue_browsing import StoredMessage, copies_of, stored_message
+from broker.operations.queue_browsing import StoredMessage, copies_of, number_in, stored_message
 from broker.state.topic_rules import TRACE_TOPIC
 
 _RECORD_END: Final = "\x02"
@@ -63,8 +63,8 @@ def traced(messages: Iterable[StoredMessage], message_id: str) -> list[Traced]:
                         what="sent",
                         group=group,
                         client=client,
-                        at_ms=_number(at) or 0,
-                        took_ms=_number(took),
+                        at_ms=number_in(at) or 0,
+                        took_ms=number_in(took),
                         result="success" if succeeded == "true" else "failed",
                     )
                 )
@@ -73,16 +73,16 @@ def traced(messages: Iterable[StoredMessage], message_id: str) -> list[Traced]:
                     what="consumed",
                     group=group,
                     client=client,
-                    at_ms=_number(at) or 0,
+                    at_ms=number_in(at) or 0,
                     took_ms=None,
                     result=None,
-                    times=_number(times) or 0,
+                    times=number_in(times) or 0,
                 )
             case ["SubAfter", request, of, took, succeeded, *rest] if of == message_id:
-                number = _number(rest[1]) if len(rest) > 1 else None
+                number = number_in(rest[1]) if len(rest) > 1 else None
                 known = number is not None and number < len(_RESULTS)
                 plain = "success" if succeeded == "true" else "failed"
-                ended[request] = _number(took), _RESULTS[number] if known and number is not None else plain
+                ended[request] = number_in(took), _RESULTS[number] if known and number is not None else plain
             case _:
                 pass
     for request, one in begun.items():
@@ -99,8 +99,3 @@ def _records(messages: Iterable[StoredMessage]) -> Iterator[tuple[str, list[str]
         text = (message.body or b"").decode("utf-8", "replace")
         for record in text.split(_RECORD_END):
             yield message.born_host, record.split(_FIELD_END)
-
-
-def _number(text: str) -> int | None:
-    """A number that may be anything else: no longer than a time in milliseconds could be."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None

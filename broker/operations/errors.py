@@ -17,3 +17,8 @@ class NotThere(ClientError):
 
 class InUse(ClientError):
     """Clients use what was to be deleted."""
+
+
+def in_words(error: BaseException) -> str:
+    """Return what an error says, and what an operation has noted about it: what was done before it."""
+    return "; ".join((str(error), *getattr(error, "__notes__", ())))

@@ -20,6 +20,7 @@ from broker.operations.queue_browsing import (
     StoredMessage,
     copies_of,
     lookups,
+    number_in,
     queue_calls,
     read_queue,
     stored_message,
@@ -292,8 +293,7 @@ def _step_elsewhere(message: StoredMessage) -> Step:
 
 def due_ms_of(message: StoredMessage) -> int | None:
     """Return when a message for a time of its own is due, in ms since 1970; None where its level says it."""
-    due = message.properties.get(property_names.TIMER_OUT_MS, "")
-    return int(due) if due.isdigit() else None
+    return number_in(message.properties.get(property_names.TIMER_OUT_MS, ""))
 
 
 async def _consumptions(groups: Groups, consumers: list[str], message: StoredMessage) -> list[Consumption]:

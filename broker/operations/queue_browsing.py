@@ -155,6 +155,11 @@ async def read_queue(
         at = pulled.next_offset
 
 
+def number_in(text: str) -> int | None:
+    """Return a number that clients should have written, no longer than a time in milliseconds; None for other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
 def _text(host: Host) -> str:
     address, port = host
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

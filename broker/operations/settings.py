@@ -63,16 +63,22 @@ async def change_settings(
     """Change settings of every registered node, or of the one at an address; each takes all of them or none.
 
     Returns the addresses of the nodes that have changed them, one after the other. Raises UsageError without settings,
-    NotThere, BrokerError with a node's reason, ClientError; nodes before that one have changed theirs then.
+    NotThere, BrokerError with a node's reason, ClientError; nodes before that one have changed theirs then, which the
+    error has a note of (`in_words`).
     """
     if not wanted:
         raise UsageError("no setting to change was given")
     body = "".join(line(key, value) for key, value in wanted.items()).encode()
-    changed = []
+    changed: list[str] = []
     for _, at in await _nodes(admin, address):
-        response = await admin.core.pool.call(at, RequestCode.UPDATE_BROKER_CONFIG, {}, body)
-        if response.code != ResponseCode.SUCCESS:
-            raise BrokerError(response.code, response.remark, at)
+        try:
+            response = await admin.core.pool.call(at, RequestCode.UPDATE_BROKER_CONFIG, {}, body)
+            if response.code != ResponseCode.SUCCESS:
+                raise BrokerError(response.code, response.remark, at)
+        except ClientError as error:
+            if changed:
+                error.add_note(f"changed before that at {', '.join(changed)}")
+            raise
         changed.append(at)
     return changed
 

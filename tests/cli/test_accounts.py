@@ -10,7 +10,7 @@ import pytest
 
 from broker.access.accounts import load
 from broker.tools.cli.errors import CommandError
-from broker.tools.cli.moments import moment_ms, span_text
+from broker.tools.cli.moments import moment_ms, moment_text, span_text
 from tests.cli.conftest import CommandLine, Outcome
 
 FILE = """
@@ -197,6 +197,12 @@ def test_moments() -> None:
         assert now_ms - 1000 * ago_s - 1 <= found <= time.time() * 1000 - 1000 * ago_s + 1
     with pytest.raises(CommandError, match="--since soon: a time such as"):
         moment_ms("soon", "--since")
+
+
+@pytest.mark.parametrize("milliseconds", [2**63 - 1, -(2**63), 253_402_300_800_000 + 86_400_000])
+def test_a_moment_that_no_calendar_has_is_told_as_it_is(milliseconds: int) -> None:
+    """Clients put into a message what they like for the time of its birth."""
+    assert moment_text(milliseconds) == f"{milliseconds} ms"
 
 
 @pytest.mark.parametrize(

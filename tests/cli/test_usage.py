@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.client.errors import ClientClosed
+from broker.client.errors import BrokerError, ClientClosed
 from broker.tools.cli.failures import Failure, describe
 from tests.cli.conftest import RUN_LIMIT_S, CommandLine, run_process
 
@@ -305,6 +305,12 @@ def test_a_peer_address_needs_a_port(trivet: CommandLine) -> None:
     outcome = trivet("group", "add", "n3", "--peer", "10.0.0.4")
     assert outcome.exit_code == 2
     assert "--peer 10.0.0.4: needs the form host:port" in outcome.err
+
+
+def test_an_error_is_told_with_what_was_done_before_it() -> None:
+    error = BrokerError(1, "not now", "127.0.0.1:2")
+    error.add_note("changed before that at 127.0.0.1:1")
+    assert describe(error) == Failure(f"{error}; changed before that at 127.0.0.1:1", 1)
 
 
 def test_an_interruption_goes_before_what_comes_of_it() -> None:

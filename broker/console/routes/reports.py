@@ -82,7 +82,10 @@ def _reports(directory: Path) -> Iterator[ReportLine]:
             if looked_at > LOOKED_AT_MAX:
                 return
             if Path(name).suffix in KINDS:
-                state = Path(at, name).stat()
+                try:
+                    state = Path(at, name).stat()
+                except OSError:  # deleted meanwhile, or a link to nothing
+                    continue
                 yield ReportLine(
                     path=str(place / name), size=state.st_size, at_ms=state.st_mtime_ns // 1_000_000
                 )

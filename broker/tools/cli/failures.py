@@ -49,7 +49,9 @@ def describe(error: BaseException) -> Failure | None:
     if isinstance(error, _loaded(("log.errors:DiskFullError",))):
         return Failure(f"{error} (free some space on its disk, and try again)", FAILED)
     if isinstance(error, _loaded(_FAILURES)):
-        return Failure(str(error) or "took too long", FAILED)
+        from broker.operations.errors import in_words
+
+        return Failure(in_words(error) or "took too long", FAILED)
     if isinstance(error, OSError):
         return Failure(_os_error(error), FAILED)
     return None

@@ -35,7 +35,10 @@ def moment_text(milliseconds: int | None) -> str:
     """Return a moment for people, in local time to the millisecond; "-" for None."""
     if milliseconds is None:
         return "-"
-    local = datetime.datetime.fromtimestamp(milliseconds / 1000, tz=datetime.UTC).astimezone()
+    try:
+        local = datetime.datetime.fromtimestamp(milliseconds / 1000, tz=datetime.UTC).astimezone()
+    except (ValueError, OverflowError, OSError):  # clients put into messages what they like
+        return f"{milliseconds} ms"
     return local.replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
 
 

@@ -26,7 +26,16 @@ async def test_own_names_are_answered(open_console: Open, broker: Broker, host: 
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "[", ""]
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example:80",
+        "[",
+        "",
+        "localhost:99999",
+        "localhost:x",
+    ],
 )
 async def test_a_name_that_somebody_else_has_pointed_here_is_not_answered(
     open_console: Open, broker: Broker, host: str
@@ -81,6 +90,7 @@ async def test_questions_need_a_session(open_console: Open, broker: Broker) -> N
         {TOKEN_HEADER: "é".encode("latin-1")},
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
     ],

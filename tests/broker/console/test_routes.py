@@ -322,6 +322,7 @@ def reports(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> Path:
     (directory / "trace.bin").write_bytes(b"\0")
     (tmp_path / "secret.txt").write_text("secret", "utf-8")
     (directory / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (directory / "gone.txt").symlink_to(tmp_path / "nothing.txt")
     return directory
 
 

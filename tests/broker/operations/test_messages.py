@@ -13,6 +13,7 @@ from broker.client.producing.producer import Producer
 from broker.operations.asking import Groups
 from broker.operations.errors import NotThere
 from broker.operations.messages import MessageWay, find_messages, way_of
+from broker.remoting import property_names
 from tests.broker.client.cluster import NAME_SERVER, Broker
 from tests.broker.client.links import ClientRuntime
 
@@ -66,6 +67,18 @@ async def test_messages_are_found_by_time_offset_key_and_id(
         await found(queue=9)
     with pytest.raises(NoRoute):
         await find_messages(await Groups.registered(admin), "nowhere")
+
+
+@pytest.mark.parametrize("due", ["\u00b2", "9" * 5000])
+async def test_a_sender_may_write_what_it_likes_for_the_time_at_which_brokers_have_a_message_due(
+    leaders: list[Broker], admin: AdminClient, runtime: ClientRuntime, due: str
+) -> None:
+    properties = {property_names.TIMER_OUT_MS: due}
+    async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
+        sent = await producer.send(Message("t", b"x", properties=properties, delay_level=3))
+    groups = await Groups.registered(admin)
+    (step,) = (await way_of(groups, "t", sent.message_id)).steps
+    assert (step.what, step.until_ms) == ("waits", None)
 
 
 async def test_the_way_of_a_delayed_message_to_the_dead_letters(

@@ -15,12 +15,12 @@ from broker.operations.clients import connected_clients
 from broker.operations.consumer_groups import delete_group, describe_group, list_groups
 from broker.operations.dead_letters import count_dead_letters, list_dead_letters, purge, redrive
 from broker.operations.doctor import diagnose
-from broker.operations.errors import InUse, NotThere
+from broker.operations.errors import InUse, NotThere, in_words
 from broker.operations.figures import between, sample
 from broker.operations.following import QUEUES_LOOKED_FOR_S, Follower
 from broker.operations.messages import find_messages, way_of
 from broker.operations.resets import Target, preview_reset, reset
-from broker.operations.settings import settings_in_force
+from broker.operations.settings import change_settings, settings_in_force
 from broker.operations.topics import (
     alter_topic,
     create_topic,
@@ -260,6 +260,16 @@ async def bodies(follower: Follower, count: int = 1) -> list[bytes | None]:
         while not count or len(found) < count:
             found += [message.body for message in await follower.take()]
     return found
+
+
+async def test_an_order_to_change_settings_that_ends_in_the_middle_says_what_it_has_changed(
+    halves: Halves,
+) -> None:
+    halves.b.script(RequestCode.UPDATE_BROKER_CONFIG, code(1, "not now"))
+    with pytest.raises(BrokerError) as failed:
+        await change_settings(halves.admin, {"brokerPermission": "4"})
+    changed = ", ".join(broker.address for broker in halves.a)
+    assert in_words(failed.value) == f"{failed.value}; changed before that at {changed}"
 
 
 async def test_settings_are_told_of_nodes_that_answer(halves: Halves) -> None:
