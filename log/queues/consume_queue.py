@@ -19,7 +19,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from log.errors import QueueOrderError
+from log.errors import DiskError, QueueOrderError
 from log.files.disk import Disk, MappedFile
 from log.files.mapping_pool import MappingPool
 from log.formats.layout import file_name
@@ -34,7 +34,8 @@ FILLER = UNIT.pack(0, NO_RECORD_BYTES, 0)
 
 _UNIT_TYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 _NO_BYTES = memoryview(b"")
-_SMALLEST_STEP_BYTES = 1 << 12
+_PAGE_BYTES = 1 << 12
+_SMALLEST_STEP_BYTES = _PAGE_BYTES
 _LARGEST_STEP_BYTES = 1 << 18
 _DAMAGED_LOOKED_AT_MAX = 1024
 """Damaged units that a search for the beginning of one queue looks at: some milliseconds' work, unless they all lead to
@@ -325,8 +326,9 @@ class ConsumeQueue:
 
     # ---- recovery and checkpoints --------------------------------------------------------------------
 
-    def restore(self, min_offset: int, max_offset: int) -> None:
-        """Takes the extent noted by a checkpoint, before anything else is done with the queue.
+    def restore(self, min_offset: int, max_offset: int) -> bool:
+        """Takes the extent noted by a checkpoint, before anything else is done with the queue; returns False if a file
+        was missing between others.
 
         Files that retention removed since are passed by: their records are gone from the log. Files behind the extent
         go: a power failure may have left some of them and not those before, and dispatch makes them again.
@@ -334,10 +336,12 @@ class ConsumeQueue:
         last = (max_offset - 1) // self._file_units * self._file_units * UNIT_BYTES
         for start in [start for start in self._starts if start > last]:
             self._remove_file(start)
+        present = len(self._starts)
         self._starts = self._contiguous_starts()
         first = self._starts[0] // UNIT_BYTES if self._starts else max_offset
         self.min_offset = min(max(min_offset, first), max_offset)
         self.max_offset = self.flushed_end = max_offset
+        return len(self._starts) == present
 
     def recover(self, physical_begin: int, physical_end: int) -> None:
         """Finds the extent from the files, keeping units of records in [physical_begin, physical_end)."""
@@ -466,11 +470,17 @@ class ConsumeQueue:
 
     def _begin(self, offset: int) -> None:
         """Begins the queue at `offset`; fillers stand for what came before it in its file."""
-        self._map_tail(offset)
-        fillers = offset - self._tail_first
-        if fillers:
-            self._mapped_tail().prepare(0, fillers * UNIT_BYTES)
-            self._buffer[: fillers * UNIT_BYTES] = FILLER * fillers
+        try:
+            self._map_tail(offset)
+            fillers = offset - self._tail_first
+            if fillers:
+                self._mapped_tail().prepare(0, fillers * UNIT_BYTES)
+                self._buffer[: fillers * UNIT_BYTES] = FILLER * fillers
+        except DiskError:
+            # With its file the next append would take the queue for one that has begun, and leave zeros for fillers.
+            for start in tuple(self._starts):
+                self._remove_file(start)
+            raise
         self.flushed_end = self._tail_first
         self.min_offset = self.max_offset = offset
 
@@ -555,9 +565,16 @@ class ConsumeQueue:
 
 
 def _zero_rest(mapped: MappedFile, begin: int) -> None:
-    """Zeroes from `begin` on, and stops at a piece that is zero already: no writer was further ahead than that."""
+    """Zeroes from `begin` on, and stops at a piece that is zero already: no writer was further ahead than that.
+
+    Pages of zeros are left alone. Few of a file are allocated, and where the disk is full a store into another one ends
+    the process.
+    """
     for at in range(begin, mapped.size, _LARGEST_STEP_BYTES):
         end = min(mapped.size, at + _LARGEST_STEP_BYTES)
-        if not np.frombuffer(mapped.read(at, end), np.uint8).any():
+        held = np.flatnonzero(np.frombuffer(mapped.read(at, end), np.uint8))
+        if not len(held):
             return
-        mapped.buffer[at:end] = bytes(end - at)
+        for page in np.unique((held + at) // _PAGE_BYTES).tolist():
+            first, last = max(at, page * _PAGE_BYTES), min(end, (page + 1) * _PAGE_BYTES)
+            mapped.buffer[first:last] = bytes(last - first)

@@ -189,7 +189,12 @@ class ConsumeQueues:
                 queue.remove()
                 queue.start_at(note.max_offset)
             else:
-                queue.restore(note.min_offset, note.max_offset)
+                # Retention removes the first files. One that is missing behind others was lost, and its records are in
+                # the log unless all before what is left are gone.
+                is_without_hole = queue.restore(note.min_offset, note.max_offset)
+                if not is_without_hole and queue.begins_in(physical_begin):
+                    build_again(queue, note)
+                    continue
                 # The log may have lost, with its unflushed end, records that the notes tell of.
                 if not clean_stop:
                     queue.truncate_to(physical_end)

@@ -23,7 +23,8 @@ OPTIONS = StoreOptions()
 
 
 def make(root: Path, stop: str) -> None:
-    """Makes a store with messages, which ends in order, by a crash behind a checkpoint, or by one without any."""
+    """Makes a store with messages, which ends in order, by a crash right behind a checkpoint or some messages later, or
+    by one without any."""
     store, _ = Store.open(MmapDisk(root), OPTIONS, NOW)
     store.hard_state.write(StoredHardState(1, "n0"))
     writer = Writer(store)
@@ -31,7 +32,12 @@ def make(root: Path, stop: str) -> None:
         writer.send(f"T{number % 20}", body=bytes(1000))
     flush(store)
     last_index = store.log.last_index
+    if stop == "behind a checkpoint":
+        store.dispatch(last_index - 100, NOW)
+        checkpoint(store, last_index - 100)
     store.dispatch(last_index, NOW)
+    if stop == "behind a checkpoint":
+        return
     if stop != "without a checkpoint":
         checkpoint(store, last_index)
     if stop == "in order":

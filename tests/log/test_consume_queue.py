@@ -156,6 +156,25 @@ def test_a_full_disk_refuses_a_unit_and_changes_nothing(disk: MemoryDisk) -> Non
     assert all_units(queue) == [(100 * number + HEADER_BYTES, 50, number * 7) for number in range(9)]
 
 
+@pytest.mark.parametrize("free_pages", [0, 1])
+def test_a_queue_whose_beginning_found_no_room_begins_once_there_is_some(free_pages: int) -> None:
+    """Whose first file has its first messages elsewhere: without the fillers in their place a start finds no unit."""
+    disk, options = MemoryDisk(), StoreOptions(consume_queue_file_units=1000)
+    queue = make_queue(disk, options=options)
+    queue.start_at(700)
+    disk.free_pages = free_pages
+    for _ in range(2):
+        with pytest.raises(DiskFullError):
+            queue.append(700, 48, 50, 0)
+    assert (queue.min_offset, queue.max_offset) == (700, 700)
+    disk.free_pages = 100
+    assert queue.append(700, 48, 50, 0)
+    assert queue.append(701, 148, 50, 0)
+    again = ConsumeQueues(disk, options).make("T", 2)
+    again.recover(0, 1 << 40)
+    assert (again.min_offset, again.max_offset) == (700, 702)
+
+
 def test_mappings_stay_bounded_with_many_queues() -> None:
     queues = ConsumeQueues(MemoryDisk(), OPTIONS)
     for number in range(20):

@@ -23,7 +23,7 @@ def _namespaces(tmp_path_factory: pytest.TempPathFactory) -> None:
         pytest.skip("this system lets nobody mount a file system for itself")
 
 
-@pytest.mark.parametrize("stop", ["in order", "by a crash", "without a checkpoint"])
+@pytest.mark.parametrize("stop", ["in order", "by a crash", "behind a checkpoint", "without a checkpoint"])
 @pytest.mark.parametrize("left_bytes", [0, 1 << 13, 1 << 16, 1 << 22])
 def test_a_start_without_room_goes_on_or_names_the_file(tmp_path: Path, stop: str, left_bytes: int) -> None:
     child = [sys.executable, "-m", "tests.log.full_memory_disk", str(tmp_path), stop, str(left_bytes)]

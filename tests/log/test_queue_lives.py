@@ -104,6 +104,19 @@ def test_an_older_file_that_is_not_the_noted_one_is_found() -> None:
     assert _bodies(store) == before
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_file_that_is_missing_between_others_is_made_again(clean: bool) -> None:
+    disk, store, before = _checkpointed_over_files(29)
+    if clean:
+        store.close(store.log.last_index)
+    disk = disk.kill()
+    _, missing, *_ = sorted(path for path in disk.files if path.startswith("consumequeue/T/0/"))
+    disk.remove(missing)
+    store, report = open_store(disk)
+    assert "consumequeue/T/0 was built again" in report.damage
+    assert _bodies(store) == before
+
+
 def test_files_of_a_deleted_topic_do_not_come_back_beside_new_ones() -> None:
     """Power fails behind a deletion, and what was removed is still there: only the new life's first file is another."""
     disk, store, before = _checkpointed_over_files(20)
