@@ -123,7 +123,7 @@ class Disk(Protocol):
         """
 
     def list(self, directory: str) -> "list[str]":
-        """Sorted names in the directory; empty if there is no such directory."""
+        """Sorted names in the directory, but for what the system keeps there; empty if there is no such directory."""
 
     def exists(self, path: str) -> bool: ...
 

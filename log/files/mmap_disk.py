@@ -46,6 +46,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _NO_BYTES = memoryview(b"")
 _NO_RENAME = NO_SPACE | {errno.EXDEV, errno.EBUSY}
 """A full disk may lack the space for a name more, and what is mounted stays where it is."""
+_OF_THE_SYSTEM = "lost+found"
+"""What is mounted has this directory, which only root may look into or remove."""
 _TRASH = "trash"
 """The directory of what was discarded: files and trees, named by numbers."""
 
@@ -346,7 +348,8 @@ class MmapDisk:
 
     def list(self, directory: str) -> "list[str]":
         try:
-            return sorted(path.name for path in (self._root / directory).iterdir())
+            names = (path.name for path in (self._root / directory).iterdir())
+            return sorted(name for name in names if name != _OF_THE_SYSTEM)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -501,6 +504,8 @@ class MmapDisk:
             descriptor = os.open(self._root / "lock", flags, private_files.FILE_MODE)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(descriptor).st_size == 0:
+                    os.write(descriptor, b"lock")  # as `DefaultMessageStore` leaves it
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -508,8 +513,6 @@ class MmapDisk:
             raise StoreLockedError("lock", "locking", f"another process uses {self._root}") from error
         except OSError as error:
             raise disk_error("lock", "locking", error) from error
-        if os.fstat(descriptor).st_size == 0:
-            os.write(descriptor, b"lock")  # as `DefaultMessageStore` leaves it
         return _FileLock(descriptor)
 
     def _sync(self, directory: Path, name: str) -> None:
@@ -531,8 +534,8 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
         return
     for inner in path.iterdir():
-        if inner.name == "lost+found":
-            continue  # what is mounted has it, and it is the system's
+        if inner.name == _OF_THE_SYSTEM:
+            continue
         if inner.is_dir() and not inner.is_symlink():
             shutil.rmtree(inner)
         else:

@@ -15,6 +15,8 @@ import pytest
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
 from log.files.disk import DiskUsage
 from log.files.mmap_disk import PAGE_BYTES, MmapDisk
+from tests.log.messages import NOW
+from tests.log.stores import open_store, send_many
 
 
 @pytest.fixture
@@ -182,6 +184,19 @@ def test_the_lock_excludes_and_is_released(disk: MmapDisk, tmp_path: Path) -> No
     lock.release()
     lock.release()
     MmapDisk(tmp_path / "store").lock().release()
+
+
+def test_a_lock_file_that_finds_no_room_is_an_error_that_keeps_no_lock(
+    disk: MmapDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", write)
+        with pytest.raises(DiskFullError):
+            disk.lock()
+    disk.lock().release()
 
 
 def test_usage_is_counted_as_df_does(disk: MmapDisk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,6 +399,20 @@ def test_what_the_system_keeps_where_something_is_mounted_stays(
     monkeypatch.setattr(Path, "rename", refuse)
     disk.discard("data")
     assert names(tmp_path / "store/data") == ["lost+found"]
+
+
+def test_what_the_system_keeps_there_is_none_of_the_store(tmp_path: Path) -> None:
+    """Where a directory of a store is mounted: whoever is not root can neither list it nor remove it."""
+    for place in ("index", "consumequeue", "dledger-n0"):
+        (tmp_path / "store" / place / "lost+found").mkdir(parents=True)
+    store, _ = open_store(MmapDisk(tmp_path / "store"))
+    send_many(store, 20)
+    store.dispatch(19, NOW)
+    store.close(19)
+    store, report = open_store(MmapDisk(tmp_path / "store"))
+    assert not report.damage
+    assert (tmp_path / "store/index/lost+found").is_dir()
+    store.close(19)
 
 
 def test_a_file_takes_the_place_of_another(disk: MmapDisk) -> None:
