@@ -85,15 +85,17 @@ class EntryIndex:
         self.tail.move_to(byte)
 
     def reserve(self, index: int, last_index: int) -> None:
-        """Makes room for the unit of entry `index`, and of those up to `last_index` in the same file.
+        """Makes room for the units of entries `index` to `last_index`. The tail is in the file of the first one then.
 
-        Raises DiskFullError; nothing has changed then.
+        Raises DiskFullError, DiskError; nothing has changed then.
         """
         tail = self.tail
         if index * UNIT_BYTES >= tail.start + self._segments.file_bytes:
             tail.ensure_next((index + 1) * UNIT_BYTES)
             tail.roll()
-        tail.ensure(min((last_index + 1) * UNIT_BYTES, tail.start + self._segments.file_bytes))
+        end = (last_index + 1) * UNIT_BYTES
+        tail.ensure(min(end, tail.start + self._segments.file_bytes))
+        tail.ensure_through(end)
 
     def store(self, entries: EntryRange, first: int) -> None:
         """Copies the units of a range from entry `first` on, going on to new files as they fill."""

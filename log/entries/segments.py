@@ -5,6 +5,7 @@ recently mapped is forgotten first. Forgetting never unmaps bytes that a reader 
 holds; they keep the mapping alive by reference.
 """
 
+from log.errors import DiskError
 from log.files.disk import Disk, MappedFile
 from log.formats.layout import file_name
 
@@ -29,6 +30,7 @@ class Segments:
     def __init__(
         self, disk: Disk, directory: str, file_bytes: int, mappings_max: int, *, buffered: bool = False
     ) -> None:
+        """Lists the files. Raises DiskError, also if they were made with another size."""
         self.disk = disk
         self.directory = directory
         self.file_bytes = file_bytes
@@ -37,11 +39,12 @@ class Segments:
         self._buffered = buffered
         self._unsettled: dict[int, MappedFile] = {}
         """Files whose bytes are, in part, only in a write buffer: read through it, whatever else is mapped."""
-        self.starts = [
-            int(name)
-            for name in disk.list(directory)
-            if len(name) == 20 and name.isdigit() and int(name) % file_bytes == 0
-        ]
+        self.starts = [int(name) for name in disk.list(directory) if len(name) == 20 and name.isdigit()]
+        for start in self.starts:
+            # With another size the first file would seem to go on where it ends, and what is behind it to be lost.
+            if start % file_bytes:
+                reason = f"no file of {file_bytes} bytes begins there: was this store made with another size?"
+                raise DiskError(self.path(start), "opening", reason)
 
     def path(self, start: int) -> str:
         return f"{self.directory}/{file_name(start)}"

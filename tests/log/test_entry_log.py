@@ -269,6 +269,21 @@ def _is_term_byte(data: bytes, at: int) -> bool:
     return False
 
 
+def test_a_range_whose_units_find_no_room_changes_nothing() -> None:
+    """They go on in a new index file, behind one that has room for the first of them."""
+    leader, disk = filled(MemoryDisk(), [b"%d" % number for number in range(8)]), MemoryDisk()
+    follower = open_log(disk)
+    entries = leader.check_range(leader.run(0, 7).body, 0, 0)
+    disk.has_no_names_left = True
+    for _ in range(2):
+        with pytest.raises(DiskFullError):
+            follower.append_range(entries)
+        assert (follower.last_index, follower.last_term, follower.term_starts()) == (-1, 0, [])
+    disk.has_no_names_left = False
+    follower.append_range(entries)
+    assert follower.run(0, 7).body == leader.run(0, 7).body
+
+
 def test_a_range_at_another_position_is_refused() -> None:
     leader = filled(MemoryDisk(), [bytes(100), bytes(200), bytes(150)])
     follower = filled(MemoryDisk(), [bytes(100), bytes(100)])

@@ -1,6 +1,7 @@
 """The entry log's recovery after a crash: torn tails, damage, missing files, lost pages."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from log.entries import cuts
 from log.entries.entry_log import EntryLog
 from log.entries.entry_reads import record_at
 from log.entries.entry_recovery import LogRecovery, RecoveryKind
-from log.errors import DamagedRangeError, DamagedStateError
+from log.errors import DamagedRangeError, DamagedStateError, DiskError
 from log.formats.layout import HEADER_BYTES
 from log.options import StoreOptions
 from tests.log.memory_disk import PAGE, MemoryDisk
@@ -200,6 +201,17 @@ def test_a_truncated_data_file_is_found() -> None:
         assert report.kind is RecoveryKind.DAMAGED
         assert report.damaged_file == f"d/data/{name}"
         assert contents(log) == BODIES[: log.last_index + 1]
+
+
+@pytest.mark.parametrize("file_bytes", [2 * FILE, 3 * FILE])
+def test_a_log_whose_files_have_another_size_is_refused_and_left_alone(file_bytes: int) -> None:
+    """As if the first file went on where it ends: all behind it would be cut off, and its own size was lost."""
+    disk = written()
+    with pytest.raises(DiskError, match=f"{file_bytes} bytes"):
+        EntryLog.open(disk, "d", replace(OPTIONS, data_file_bytes=file_bytes))
+    log, report = recover(disk)
+    assert report.kind is RecoveryKind.CLEAN
+    assert contents(log) == BODIES
 
 
 def test_missing_stale_or_damaged_index_files_are_rebuilt() -> None:
