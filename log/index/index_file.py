@@ -211,7 +211,8 @@ class IndexFile:
         return expected
 
     def clear_slots(self, mapped: MappedFile) -> None:
-        """Empties the table of slots: the entries are put anew."""
+        """Empties the table of slots: the entries are put anew. Raises DiskFullError."""
+        mapped.prepare(0, self._entries_at, touch=False)
         self._table(mapped.buffer)[:] = 0
 
     def restore_slots(self, mapped: MappedFile) -> None:

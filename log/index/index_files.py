@@ -264,7 +264,10 @@ class IndexFiles:
         return number
 
     def empty_copy(self, file: IndexFile, mapped: MappedFile) -> IndexFile:
-        """Returns a file without entries, to be filled in place of one that is damaged; empties its slots."""
+        """Returns a file without entries, to be filled in place of one that is damaged; empties its slots.
+
+        Raises DiskFullError.
+        """
         copy = IndexFile(file.name, self._options)
         copy.clear_slots(mapped)
         return copy

@@ -84,26 +84,21 @@ class IndexScrubber:
             self._slice = (file, job.end, job.checksum)
             return None
         self._slice = None
-        if job.checksum != file.noted_checksum:
-            self._rebuilt = _Rebuilt(self._files, file)
-            self._names = []  # one at a time; the next pass finds others
-            if file.name in self._told:
-                return None
-            return DamagedLogError(job.mapped.path, job.begin, "its entries do not match their checksum")
-        if file.slots_are_right(job.mapped.buffer):
-            return None
         was_told = file.name in self._told
+        at, problem = 0, ""
         try:
-            file.restore_slots(job.mapped)
-            self._told.discard(file.name)
-            self.corrected.append((job.mapped, 0, file.place_of(0)))
+            if job.checksum != file.noted_checksum:
+                at, problem = job.begin, "its entries do not match their checksum"
+                self._names = []  # one at a time; the next pass finds others
+                self._rebuilt = _Rebuilt(self._files, file)
+            elif not file.slots_are_right(job.mapped.buffer):
+                problem = "header or slots do not match the entries"
+                file.restore_slots(job.mapped)
+                self._told.discard(file.name)
+                self.corrected.append((job.mapped, 0, file.place_of(0)))
         except DiskFullError:
             self._told.add(file.name)  # a later pass does
-        return (
-            None
-            if was_told
-            else DamagedLogError(job.mapped.path, 0, "header or slots do not match the entries")
-        )
+        return DamagedLogError(job.mapped.path, at, problem) if problem and not was_told else None
 
     # ------------------------------------------------------------------ filling anew
 

@@ -154,7 +154,17 @@ def test_a_full_disk_leaves_a_damaged_file_to_a_later_pass(monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise DiskFullError(name, "allocation", "no space left on the device")
 
-    assert len(found_by(scrubber)) == 1
+    def none_at_all(*_: object, **__: object) -> None:
+        full()
+
+    damaged = contents(disk)
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryMapped, "prepare", none_at_all)
+        assert len(found_by(scrubber)) == 1
+        scrubber.put(*columns(entries, 0, 40), NOW)
+        scrubber.passed(0, is_whole=True)
+    assert contents(disk) == damaged, "not even its slots are emptied where that may take room"
+    assert found_by(scrubber) == [], "it was told"
     with monkeypatch.context() as patch:
         patch.setattr(IndexFile, "_prepare", full)
         scrubber.put(*columns(entries, 0, 40), NOW)
