@@ -19,15 +19,17 @@ class GroupLimit:
         self._state = state
         self._settings = settings
         self._under_way: dict[str, int] = {}
-        """The number of claims by consumer group; only consumer groups that are not known yet are here."""
+        """The number of claims by consumer group, known ones too: deleted before the claimant's command is applied, it
+        comes into being anew with that."""
 
     def claim(self, groups: Iterable[str]) -> Callable[[], None]:
-        """Takes room for those of the consumer groups that are not known; calling what is returned, once, frees it.
+        """Takes room for the consumer groups; calling what is returned, once, frees it. Those that are known have it.
 
         Raises `TooManyError`, with nothing taken.
         """
         metadata, under_way = self._state.metadata, self._under_way
-        new = [name for name in dict.fromkeys(groups) if not metadata.knows_group(name)]
+        named = [*dict.fromkeys(groups)]
+        new = [name for name in named if not metadata.knows_group(name)]
         most = self._settings.current.limits.max_groups
         # Thousands may be under way: which of them are known by now is asked only where it could decide.
         if new and metadata.group_count + len(under_way) + len(new) > most:
@@ -36,11 +38,11 @@ class GroupLimit:
                 raise TooManyError(
                     f"there are {count} consumer groups, at most {most} are allowed (limits.max_groups)"
                 )
-        for name in new:
+        for name in named:
             under_way[name] = under_way.get(name, 0) + 1
 
         def free() -> None:
-            for name in new:
+            for name in named:
                 under_way[name] -= 1
                 if not under_way[name]:
                     del under_way[name]

@@ -8,8 +8,8 @@ may come in between. Only the leader proposes it.
 Anybody who may send can create topics, and anybody who may pull, consumer groups; each is memory on every node and on
 every client that asks for it, and part of every registration with a name server. So there are limits
 (`limits.max_topics`, `max_groups`, `max_queues`), at whose defaults all that is told of topics or of consumer groups
-fits into one frame. They are checked by the leader when it proposes, what is under way counted; what is there already
-stays.
+fits into one frame. They are checked by the leader when it proposes, what is under way counted, also what is there and
+would come into being anew if its deletion, which may be under way, too, is applied before; what is there already stays.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -44,10 +44,13 @@ class Creations:
         self._group_limit = group_limit
         self._settings = settings
         self._topics: dict[str, int] = {}
-        """By topic that is not there yet, the number of commands under way that create it."""
+        """By topic that was not there, the number of commands under way that create it."""
+        self._replaced: dict[str, tuple[int, int]] = {}
+        """By topic that was there, the number of commands under way that would create it if it were deleted before
+        them, and the number of queues that the last of them then adds beside what `_queues` counts."""
         self._queues = 0
-        """The number of queues that all commands under way add. As `_topics` and what `_group_limit` was claimed of it
-        tells of a command from when it is proposed until it is applied or lost: what were left of one would count
+        """The number of queues that all commands under way add. As the two above and what `_group_limit` was claimed of
+        it tells of a command from when it is proposed until it is applied or lost: what were left of one would count
         against the limits for as long as this node runs."""
 
     def propose(
@@ -62,17 +65,22 @@ class Creations:
         # Count what will be new: what exists stays, however many there are of it.
         metadata = self._leadership.metadata
         topics: dict[str, None] = {}
+        replaced: dict[str, int] = {}
         groups: dict[str, None] = {}
         queues = 0
         for command in commands:
             if isinstance(command, PutTopic):
-                known = metadata.topics.get(command.config.topic_name)
+                name, wanted = command.config.topic_name, queues_of(command.config)
+                known = metadata.topics.get(name)
                 if known is None:
-                    topics[command.config.topic_name] = None
+                    topics[name] = None
+                    queues += wanted
                 elif command.if_absent:
-                    continue
-                # Negative where a topic is to have fewer: that makes room for the others of the same request.
-                queues += queues_of(command.config) - (0 if known is None else queues_of(known))
+                    replaced[name] = wanted
+                else:
+                    replaced[name] = queues_of(known)
+                    # Negative where a topic is to have fewer: that makes room for the others of the same request.
+                    queues += wanted - queues_of(known)
             elif isinstance(command, PutGroup):
                 groups[command.config.group_name] = None
         self._check(topics, queues)
@@ -92,6 +100,10 @@ class Creations:
                 self._topics[name] -= 1
                 if not self._topics[name]:
                     del self._topics[name]
+            for name in replaced:
+                times, more = self._replaced.pop(name)
+                if times > 1:
+                    self._replaced[name] = times - 1, more
 
         def applied(result: object) -> None:
             end()
@@ -111,6 +123,8 @@ class Creations:
         self._queues += queues
         for name in topics:
             self._topics[name] = self._topics.get(name, 0) + 1
+        for name, more in replaced.items():
+            self._replaced[name] = self._replaced.get(name, (0, 0))[0] + 1, more
 
     def create_group(
         self, group: str, group_ms: int, created: Callable[[], None], lost: Callable[[], None]
@@ -137,15 +151,24 @@ class Creations:
         return True
 
     def _check(self, topics: dict[str, None], queues: int) -> None:
-        limits, metadata = self._settings.current.limits, self._leadership.metadata
         # Only what adds something is refused: where a limit was lowered below what is there, changes still go through.
-        count = len(metadata.topics) + len(self._topics)
-        if topics and count + sum(name not in self._topics for name in topics) > limits.max_topics:
+        if not topics and queues <= 0:
+            return
+        limits, metadata = self._settings.current.limits, self._leadership.metadata
+        # Of topics that are gone by now and come again, which most of `_replaced` are not.
+        again = {
+            name: more
+            for name, (_, more) in self._replaced.items()
+            if name not in metadata.topics and name not in self._topics
+        }
+        count = len(metadata.topics) + len(self._topics) + len(again)
+        new = sum(name not in self._topics and name not in again for name in topics)
+        if topics and count + new > limits.max_topics:
             raise TooManyError(
                 f"there are {count} topics, at most {limits.max_topics} are allowed (limits.max_topics)"
             )
         if queues > 0:
-            count = metadata.queue_count + self._queues
+            count = metadata.queue_count + self._queues + sum(again.values())
             if count + queues > limits.max_queues:
                 raise TooManyError(
                     f"the topics have {count} queues, {queues} more would be too many: at most {limits.max_queues} "
