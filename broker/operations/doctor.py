@@ -329,12 +329,14 @@ def _replicas(examination: Examination) -> _Findings:
     for broker, statuses in by_broker.items():
         leader = next((status for status in statuses if status.serving), None)
         if leader is None:
-            yield (
-                "fault",
-                broker,
-                "no leader serves",
-                "see that a majority of its nodes run and reach each other",
-            )
+            advice = "see that a majority of its nodes run and reach each other"
+            # Nobody can tell one of two voters that the group is an old one (raft/recovery.py, An empty disk).
+            if any(status.recovering == "all" and len(status.voters) == 2 for status in statuses):
+                advice = (
+                    "if its other voter has lost nothing, start the empty one once with "
+                    "storage.accept_data_loss = true (docs/operations.md, After the loss of a disk)"
+                )
+            yield "fault", broker, "no leader serves", advice
             continue
         if len(leader.voters) == 1:
             yield (

@@ -93,6 +93,26 @@ async def test_what_a_node_may_lack_is_said_in_words(healthy: Examination, loss:
     assert told == f"it is recovering: it may lack {words}"
 
 
+@pytest.mark.parametrize(("voters", "is_named"), [(("n0", "n1"), True), (("n0", "n1", "n2"), False)])
+async def test_an_empty_one_of_two_voters_without_a_leader(
+    healthy: Examination, voters: tuple[str, ...], is_named: bool
+) -> None:
+    nodes = tuple(
+        dataclasses.replace(
+            node, status=msgspec.structs.replace(node.status, serving=False, recovering=loss, voters=voters)
+        )
+        for node, loss in zip(healthy.nodes, (Loss.ALL.value, None), strict=False)
+        if node.status is not None
+    )
+    (fault,) = [
+        finding
+        for finding in judged(dataclasses.replace(healthy, nodes=nodes)).findings
+        if finding.severity == "fault"
+    ]
+    assert fault.what == "no leader serves"
+    assert ("storage.accept_data_loss" in fault.advice) == is_named
+
+
 async def test_clocks_apart_and_a_certificate_that_ends_soon(healthy: Examination) -> None:
     first, *others = healthy.nodes
     assert first.status is not None

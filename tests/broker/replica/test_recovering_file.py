@@ -280,6 +280,32 @@ def test_one_store_of_three_is_enough_when_one_empty_node_is_told_to_accept_the_
     sent(group, 1)
 
 
+@pytest.mark.parametrize("empty", ["n0", "n1"])
+def test_of_two_voters_the_empty_one_is_told_to_accept_the_loss(empty: str) -> None:
+    """docs/operations.md: the other one leads, and no message is lost."""
+    group = Group.elected(2)
+    group.connect().create_topic("T", queues=1)
+    sent(group, 20)
+    group.converge()
+    (whole,) = (node for node in group.members if node != empty)
+    group.kill(empty)
+    group.replace_disk(empty)
+    group.start(empty)
+    group.advance(60)
+    assert group.node(empty).replica.raft.recovering is Loss.ALL
+    assert not any(member.alive.replica.serving for member in group.alive())
+    group.kill(empty)
+    start_accepting_data_loss(group, empty)
+    assert group.elect() == whole
+    sent(group, 5)
+    group.converge()
+    group.kill(empty)
+    group.start(empty)
+    group.elect()
+    pulled = group.connect(empty).pull("T", "g", 0, count=32).bodies
+    assert pulled == [b"%d" % number for number in (*range(20), *range(5))]
+
+
 def outage_before_an_empty_node_has_recovered() -> tuple[Group, str, list[str]]:
     """docs/operations.md: asynchronous flush, and the power fails on both that had all, who are there again.
 
