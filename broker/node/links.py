@@ -36,7 +36,11 @@ log = structlog.get_logger("trivet.peers")
 
 
 HANDSHAKE_NS: Final = 5_000 * MS
-"""The other end must say within this time that it is a peer, TLS included, and prove it within as much again."""
+"""The other end must say within this time that it is a peer, TLS included, and prove it within as much again.
+
+A peer whose turns take longer has no link until they do not: it is dialled again 2 s behind each attempt that came to
+nothing. Until then it could neither follow nor lead: within the default election timeouts nobody would hear of it.
+"""
 
 PATIENCE: Final = Patience(
     connect_ns=2_000 * MS,

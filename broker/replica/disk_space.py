@@ -5,7 +5,9 @@ Raft believes that what it asks for is written, and a failed write of it stops t
 - For entries it makes room before raft hears of them. Without room raft takes none (raft/follower.py).
 - What makes raft write something small (a term, a vote, a configuration, a snapshot that replaces the log) or cut the
   log is not heard while less than `ROOM_BYTES` are free, and no election begins: a node that cannot write its vote
-  must not vote, and one that cannot write a no-op must not lead. Others see a node that is silent.
+  must not vote, and one that cannot write a no-op must not lead. Others see a node that is silent. Nor does it ask
+  others while it recovers: the round of asking that is due begins with the first look that finds room, and brings the
+  answers that were not heard.
 - Queues and indices of committed entries wait for room; they are made from the log at any time.
 
 It looks again every `LOOK_NS`, which is also how often a leader may send entries in vain.
