@@ -166,10 +166,10 @@ def _parse(text: str, file: str) -> _File:
     try:
         found = tomllib.loads(text)
         return msgspec.convert(found, _File)
-    except tomllib.TOMLDecodeError as error:
-        raise AccountsError(f"{file}: not TOML: {error}") from None
     except msgspec.ValidationError as error:
         raise AccountsError(f"{file}: {_in_words(error, found)}") from None
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is a number too long
+        raise AccountsError(f"{file}: not TOML: {error}") from None
 
 
 def _digest(file: _File) -> str:

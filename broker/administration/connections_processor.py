@@ -13,6 +13,7 @@ from broker.node.client_registry import ClientRegistry
 from broker.node.consumer_group import RegisteredClient
 from broker.node.long_answers import LongAnswers
 from broker.node.ports import Requests, State
+from broker.remoting.addresses import join_address
 from broker.remoting.admin_bodies import Connection as ConnectionInfo
 from broker.remoting.admin_bodies import (
     ConsumerConnection,
@@ -124,12 +125,9 @@ class ConnectionsProcessor:
                 if pace.spent(1):
                     yield
                 config = metadata.topics.get(topic)
-                if not named and not sight.topic(topic):
+                if config is None or not (named or sight.topic(topic)):
                     continue
-                # Before the topic's settings are asked for: of one that was just deleted the group has read, too.
                 rate += self._stats.got_per_second(topic, group, self._time.now_ns)
-                if config is None:
-                    continue
                 queues += config.read_queue_nums
                 check_number_told(queues, "name a topic")
                 for queue_ids in queue_ranges(config.read_queue_nums):
@@ -167,7 +165,7 @@ class ConnectionsProcessor:
     def producer_connections(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Tells the live producers of a producer group, in steps. Raises `RequestError` if there are none."""
         name = command.decode_fields(ProducerGroupHeader).producer_group
-        producers = _each_once(self._registry.producers(name))
+        producers = self._registry.producer_members(name)
         if not producers:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         return self._tell_clients(connection, command, ProducerConnection([]), producers)
@@ -196,7 +194,7 @@ class ConnectionsProcessor:
             told, separator = Pieces(b'{"data":{'), b""
             for group in self._registry.producer_groups():
                 begin = b"%s%s:[" % (separator, encode_body(group))
-                producers = _each_once(self._registry.producers(group))
+                producers = self._registry.producer_members(group)
                 told.take((yield from listed(begin, producers, write, b"]")))
                 separator = b","
             told.write(b"}}")
@@ -212,7 +210,7 @@ class ConnectionsProcessor:
             "clientId": client.client_id,
             "language": client.language.name,
             "lastUpdateTimestamp": self._time.group_ms,
-            "remoteIP": _address(client.connection.host),
+            "remoteIP": join_address(*unpack_host(client.connection.host)),
             "version": client.version,
         }
 
@@ -251,17 +249,8 @@ class ConnectionsProcessor:
 
 def _connection_info(client: RegisteredClient[Connection]) -> ConnectionInfo:
     return ConnectionInfo(
-        client_address=_address(client.connection.host),
+        client_address=join_address(*unpack_host(client.connection.host)),
         client_id=client.client_id,
         language=client.language.name,
         version=client.version,
     )
-
-
-def _each_once(clients: Iterable[RegisteredClient[Connection]]) -> list[RegisteredClient[Connection]]:
-    return list({client.client_id: client for client in clients}.values())
-
-
-def _address(host: bytes) -> str:
-    address, port = unpack_host(host)
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -34,6 +34,14 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port_text)
 
 
+def host_of(address: str) -> str:
+    """The host, without brackets, of an address that has a port or has none."""
+    try:
+        return split_address(address)[0]
+    except ValueError:
+        return address.removeprefix("[").removesuffix("]")
+
+
 def join_address(host: str, port: int) -> str:
     """The address that `split_address` takes apart into this host and port."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

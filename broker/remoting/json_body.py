@@ -7,6 +7,7 @@ tolerance only when that fails.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]
@@ -301,7 +302,10 @@ class _LooseReader:
             return _CONSTANTS[found[0]]
         if len(found[0]) > _DIGITS_MAX:
             raise self._error("a number too long")
-        return float(found[0]) if found[2] or found[3] else int(found[0])
+        number = float(found[0]) if found[2] or found[3] else int(found[0])
+        if math.isinf(number):  # there is no JSON for it: it would be told as null
+            raise self._error("a number too large")
+        return number
 
     def _error(self, what: str) -> ValueError:
         return ValueError(f"{what} at character {self._at}")

@@ -86,7 +86,7 @@ class RegisterBrokerBody(msgspec.Struct, rename="camel", kw_only=True):
         try:
             topics = yield from _decode_raw(body, _RawTable if has_topics_alone else _RawBody)
             return cls(topics=topics)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             pass  # perhaps the dialect, or what is forgiven; if not, that reading's error is the one to tell
         if has_topics_alone:
             read = cls(topics=decode_request(body, TopicConfigTable, DECOMPRESSED_SIZE_MAX))
@@ -111,26 +111,23 @@ class _RawBody(msgspec.Struct, rename="camel"):
 def _decode_raw(
     body: bytes | memoryview, kind: type[_RawBody | _RawTable]
 ) -> Generator[None, None, TopicConfigTable]:
-    """Raises BodyError, and MsgspecError for what is not standard JSON of that kind."""
+    """Raises BodyError, and MsgspecError, ValueError or RecursionError for what is not standard JSON of that kind."""
     if len(body) > DECOMPRESSED_SIZE_MAX:
         raise BodyError(f"the body has {len(body)} bytes, at most {DECOMPRESSED_SIZE_MAX} are allowed")
     raw_topics: dict[str, msgspec.Raw] = {}
     table_begin = _table_begin(body, 0, _PART_BYTES)
     begin = at = 0 if table_begin is None else table_begin.end()
-    try:
-        # Most topics of a long body are taken out of it, so many bytes at once. It is cut where a topic seems to end
-        # and another to begin. That need not be so, within a text, say; but then what is before is no JSON: read from
-        # the table's beginning on, an object is whole behind one of its members only.
-        while at and len(body) - at > 2 * _PART_BYTES and (cut := _next_topic(body, at + _PART_BYTES)):
-            raw_topics |= _decode_raw_topics(b"".join((b"{", body[at : cut.end() - 1], b"}")))
-            _check_count(len(raw_topics))
-            at = cut.end()
-            yield
-        # `_REST`, no topic's name, stands where they were: it shows whether they were of the table that counts.
-        rest = body if at == begin else b"".join((body[:begin], _REST, body[at:]))
-        read = msgspec.json.decode(rest, type=kind, strict=False)
-    except (ValueError, RecursionError) as error:
-        raise msgspec.MsgspecError(str(error)) from error
+    # Most topics of a long body are taken out of it, so many bytes at once. It is cut where a topic seems to end
+    # and another to begin. That need not be so, within a text, say; but then what is before is no JSON: read from
+    # the table's beginning on, an object is whole behind one of its members only.
+    while at and len(body) - at > 2 * _PART_BYTES and (cut := _next_topic(body, at + _PART_BYTES)):
+        raw_topics |= _decode_raw_topics(b"".join((b"{", body[at : cut.end() - 1], b"}")))
+        _check_count(len(raw_topics))
+        at = cut.end()
+        yield
+    # `_REST`, no topic's name, stands where they were: it shows whether they were of the table that counts.
+    rest = body if at == begin else b"".join((body[:begin], _REST, body[at:]))
+    read = msgspec.json.decode(rest, type=kind, strict=False)
     table = read.topics if isinstance(read, _RawBody) else read
     if at != begin and table.topic_config_table.pop(_REST_KEY, None) is None:
         raise msgspec.ValidationError("what was taken apart was another table")

@@ -24,6 +24,7 @@ from broker.settings.rules import (
     following_limits,
 )
 from broker.settings.tables import (
+    SECRETS,
     NameServerSettings,
     RetentionSettings,
     Settings,
@@ -78,20 +79,12 @@ _FIXED: Final = {
 }
 """Settings of RocketMQ that have one value here. Without them mqadmin's exportConfigs fails."""
 
-_SECRET: Final = frozenset(
-    {
-        *("raft.peer_secret", "node.registration_secret", "tls.key_password"),
-        *("registration_secret", "tls_key_password"),  # of a name server
-    }
-)
-"""Settings that are told to nobody."""
-
 _SETTING_OF = {key: meaning.setting for key, meaning in rocketmq_keys.BROKER_KEYS.items()}
 _TABLES = tuple(field.name for field in msgspec.structs.fields(Settings) if field.name != "warnings")
 _DISK_LIMITS = frozenset(f"retention.{name}" for name in DISK_LIMITS)
 
 _NAMES = {f"{table}.{name}" for table in _TABLES for name in getattr(Settings(), table).__struct_fields__}
-_UNKNOWN = {*CHANGEABLE, *_SECRET, *_SETTING_OF.values()} - _NAMES - {*NameServerSettings.__struct_fields__}
+_UNKNOWN = {*CHANGEABLE, *SECRETS, *_SETTING_OF.values()} - _NAMES - {*NameServerSettings.__struct_fields__}
 # A secret that has another name by now would be told to everybody.
 assert not _UNKNOWN, f"no settings have these names: {_UNKNOWN}"
 
@@ -204,12 +197,12 @@ class LiveSettings:
         named: set[str] = set()
         for key, setting in _SETTING_OF.items():
             named.add(setting)
-            if setting not in _SECRET:
+            if setting not in SECRETS:
                 found.setdefault(key, _text(setting, _value(settings, setting)))
         for table in _TABLES:
             for name in getattr(settings, table).__struct_fields__:
                 setting = f"{table}.{name}"
-                if setting not in named and setting not in _SECRET:
+                if setting not in named and setting not in SECRETS:
                     found[setting] = _text(setting, _value(settings, setting))
         return "".join(properties_file.line(key, found[key]) for key in found)
 
@@ -249,7 +242,7 @@ def _differing(own: SettingsTable, default: SettingsTable, prefix: str) -> Itera
     for field in own.__struct_fields__:
         name, value = prefix + field, getattr(own, field)
         if value != getattr(default, field) and field != "warnings":
-            yield name, "(set)" if name in _SECRET else value
+            yield name, "(set)" if name in SECRETS else value
 
 
 def _setting(key: str) -> str:
@@ -313,11 +306,10 @@ def _read(key: str, text: str) -> tuple[str, Any]:
         if meaning is None and not isinstance(getattr(getattr(Settings(), table), name), str):
             value = msgspec.json.decode(text)
         return setting, msgspec.convert(value, field.type)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        # The text of a `Meaning.read` says what is allowed.
         allowed = (
-            expected_value(msgspec.inspect.type_info(field.type))
-            if isinstance(error, msgspec.MsgspecError)
-            else str(error)
+            str(error) if type(error) is ValueError else expected_value(msgspec.inspect.type_info(field.type))
         )
         raise ChangeRefusedError(f"{key} = {text}: must be {allowed}") from None
 

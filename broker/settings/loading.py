@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from broker.remoting.addresses import join_address
+from broker.remoting.addresses import host_of, join_address
 from broker.settings import properties_file, rocketmq_keys
 from broker.settings.rocketmq_keys import Meaning
 from broker.settings.rules import (
@@ -28,6 +28,7 @@ from broker.settings.rules import (
     following_limits,
 )
 from broker.settings.tables import (
+    SECRETS,
     AclSettings,
     BrokerSettings,
     LimitSettings,
@@ -61,6 +62,8 @@ class SettingsError(ValueError):
     def __init__(
         self, file: str, reason: str, *, line: int | None = None, key: str = "", value: object = None
     ) -> None:
+        if key in SECRETS:
+            value = None  # the line goes to logs, and a password without quotes may be the right one
         place = file if line is None else f"{file}:{line}"
         subject = f"{key} = {_shown(value)}: " if key and value is not None else f"{key}: " if key else ""
         super().__init__(f"{place}: {subject}{reason}")
@@ -243,7 +246,7 @@ def _nearest(key: str, known: list[str]) -> str:
 def _parse_toml(file: str, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is a number too long
         message = str(error)
         match = re.search(r" \(at line (\d+), column \d+\)$", message)
         line = int(match[1]) if match else None
@@ -412,7 +415,7 @@ def _take_listen_address(
             ) from None
     advertised = found.get("node.advertise")
     host = bind_entry.value.strip() if bind_entry else advertised.value if advertised else "127.0.0.1"
-    address = join_address(host, port)
+    address = join_address(host_of(host), port)
     found[dialect.listen_setting] = _Given(
         address,
         entry.key if entry else "listenPort",

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from broker.remoting.addresses import join_address, split_address
+from broker.remoting.addresses import host_of, join_address, split_address
 
 Text = Annotated[str, Meta(min_length=1)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -34,6 +34,15 @@ DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 
 
 _DELAY_LEVEL = re.compile(r"([0-9]+)([smhd])")
 _MILLISECONDS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+SECRETS = frozenset(
+    {
+        *("raft.peer_secret", "node.registration_secret", "tls.key_password"),
+        *("registration_secret", "tls_key_password"),  # of a name server
+    }
+)
+"""Settings that are told to nobody."""
 
 
 class SettingsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -326,7 +335,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def advertised_address(self, bound_port: int) -> str:
         """The ``host:port`` that clients are told; ``bound_port`` is the port in use (``listen`` may say 0)."""
         host = self.node.advertise or split_address(self.node.listen)[0]
-        return host if has_port(host) else join_address(host, bound_port)
+        return host if has_port(host) else join_address(host_of(host), bound_port)
 
 
 class NameServerSettings(SettingsTable, frozen=True):

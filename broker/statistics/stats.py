@@ -7,7 +7,7 @@ ten seconds, of which ten minutes are kept.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from broker.statistics.put_times import PutTimes
 from broker.statistics.stored_bytes import StoredBytes
@@ -126,11 +126,19 @@ class Stats:
         """Forgets a deleted topic: its totals make room for others, and a new topic of that name begins at 0."""
         self.stored.by_topic.pop(topic, None)
         self.stored.led.forget(lambda labels: labels[0] == topic)
-        self.given_totals.forget(lambda labels: labels[0] == topic)
+        self._forget_given(0, topic)
 
     def forget_group(self, group: str) -> None:
         """The consumer group was deleted."""
-        self.given_totals.forget(lambda labels: labels[1] == group)
+        self._forget_given(1, group)
+
+    def _forget_given(self, place: int, name: str) -> None:
+        """Forgets what was given and sent back of the topic, or the consumer group, that stands at this place."""
+        self.given_totals.forget(lambda labels: labels[place] == name)
+        tables: tuple[dict[str, Any], ...] = (self.got_by_group, self.sent_back_by_group)
+        for table in tables:
+            for key in [key for key in table if key.split("@")[place] == name]:
+                del table[key]
 
     def got_per_second(self, topic: str, group: str, now_ns: int) -> float:
         """Returns how many messages of a topic a consumer group was given per second in the last minute."""

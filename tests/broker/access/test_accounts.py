@@ -59,6 +59,8 @@ def test_accounts_are_read() -> None:
         ("10.2.0.{1,2}", "10.2.0", "operator: white_remote_address: '10.2.0' is neither"),
         ("10.1.*.*", "10.1.*.300", "white_remote_addresses: '10.1.*.300'"),
         ("[[accounts]]", "[accounts", "not TOML: .*line"),
+        ("admin = true", f"admin = {'9' * 5000}", "not TOML: Exceeds the limit"),
+        ("admin = true", f"admin = {'[' * 2000}", "not TOML: maximum recursion depth"),
     ],
 )
 def test_what_is_wrong_is_named(before: str, after: str, words: str) -> None:

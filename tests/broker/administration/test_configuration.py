@@ -172,6 +172,7 @@ def test_name_servers_hear_of_a_permission(group: Group, client: Client) -> None
         ),
         (b"a=\\u12", "four hexadecimal digits"),
         (b"\xff=1", "not UTF-8"),
+        (b"retention.delete_hours=" + b"[" * 2000, "must be a list, each item a whole number from 0 to 23"),
         (b"raft.peer_secret=", ""),
     ],
 )

@@ -211,6 +211,31 @@ def test_messages_of_a_topic_on_every_node(group: Group) -> None:
     assert figure(client, "TOPIC_PUT_NUMS", "T")["statsDay"]["sum"] == 1
 
 
+@pytest.mark.parametrize("is_topic", [True, False])
+def test_what_a_group_got_of_a_topic_ends_with_either(group: Group, is_topic: bool) -> None:
+    client = group.connect(group.leader)
+    for topic in ("T", "U"):
+        client.create_topic(topic)
+        for name in ("g", "h"):
+            client.heartbeat(name, topics=[topic])
+            client.send(topic, b"x")
+            assert client.pull(topic, name, 0).bodies
+            offset = client.pull(topic, name, 0).records[0].physical_offset
+            back = {"offset": offset, "group": name, "delayLevel": 0, "originTopic": topic}
+            client.ok(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+    if is_topic:
+        client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        client.create_topic("T")
+        gone = ["T@g", "T@h"]
+    else:
+        client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": True})
+        gone = ["T@g", "U@g"]
+    for key in ("T@g", "T@h", "U@g", "U@h"):
+        for name in ("GROUP_GET_NUMS", "GROUP_GET_LATENCY", "SNDBCK_PUT_NUMS"):
+            told = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
+            assert told.code == (ResponseCode.SYSTEM_ERROR if key in gone else ResponseCode.SUCCESS), key
+
+
 def test_a_node_counts_what_it_gave(group: Group) -> None:
     """A follower's answers are in its own figures; what it only passed on is in the leader's."""
     writer = group.connect(group.leader)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.remoting.addresses import join_address, share_of, split_address
+from broker.remoting.addresses import host_of, join_address, share_of, split_address
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,21 @@ def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -
 def test_what_is_no_address_is_refused_with_the_reason(address: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         split_address(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("10.0.0.5:10911", "10.0.0.5"),
+        ("10.0.0.5", "10.0.0.5"),
+        ("[::1]:10911", "::1"),
+        ("[::1]", "::1"),
+        ("::1", "::1"),
+        ("", ""),
+    ],
+)
+def test_an_address_has_a_host_with_a_port_and_without(address: str, host: str) -> None:
+    assert host_of(address) == host
 
 
 @given(st.text())

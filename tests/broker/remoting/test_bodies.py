@@ -99,6 +99,7 @@ def test_heartbeat_with_ordinals_nulls_and_numbers_as_strings() -> None:
         (b'{"clientID":"c"} x', "something after the end"),
         (b'{"clientID":"\\ud800"}', "no JSON"),
         (b'{"clientID":' + b"9" * 5000 + b"}", "number too long"),
+        (b'{"clientID":1e999}', "number too large at character 17"),
         (b"[" * (DEPTH_MAX + 2), f"nested deeper than {DEPTH_MAX}"),
         (b"[" * 100_000, f"nested deeper than {DEPTH_MAX}"),
     ],
@@ -327,6 +328,15 @@ def test_bad_topic_texts(text: str) -> None:
     )
     with pytest.raises(BodyError):
         RegisterBrokerBody.decode(zlib.compress(data), compressed=True, version=409)
+
+
+@pytest.mark.parametrize("version", [36, 409])
+@pytest.mark.parametrize("padding", [b"", b" " * DIALECT_BYTES_MAX])
+def test_registrations_that_are_no_utf8_are_malformed(version: int, padding: bytes) -> None:
+    table = b'{"topicConfigTable":{"T":{"topicName":"\xff"}}}%b' % padding
+    body = table if version == 36 else b'{"topicConfigSerializeWrapper":%b}' % table
+    with pytest.raises(BodyError, match="can't decode byte 0xff"):
+        RegisterBrokerBody.decode(body, compressed=False, version=version)
 
 
 def test_long_bodies_of_requests_are_standard_json() -> None:

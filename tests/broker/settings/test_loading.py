@@ -135,6 +135,8 @@ def test_written_toml_reads_back(
             "each item a whole number from 0 to 23",
         ),
         ("[node]\nid = \n\n", 2, "", "not TOML"),
+        (f"[node]\nlinger_s = {'9' * 5000}", None, "", "not TOML: Exceeds the limit"),
+        (f"[node]\nlinger_s = {'[' * 2000}", None, "", "not TOML: maximum recursion depth"),
         ('[raft]\npeers = { n1 = "a:1" }', 2, "raft.peers", "must include this node, n0; it has n1"),
         ('[raft]\npeers = { n0 = "a:1", n1 = "a:1" }', 2, "raft.peers", "n0 and n1 both have a:1"),
         ('[raft]\npeers = { n0 = "a" }', 2, "raft.peers", "'a': needs the form host:port"),
@@ -315,6 +317,35 @@ def test_a_configuration_of_5_is_read(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "listen", "told"),
+    [
+        ("brokerIP1=10.0.0.5", "10.0.0.5:10911", "10.0.0.5:10911"),
+        ("brokerIP1=10.0.0.5:99", "10.0.0.5:10911", "10.0.0.5:99"),
+        ("brokerIP1=[::1]", "[::1]:10911", "[::1]:10911"),
+        ("brokerIP1=[::1]:99\nlistenPort=98", "[::1]:98", "[::1]:99"),
+        ("brokerIP1=::1\nbindAddress=[::]", "[::]:10911", "[::1]:10911"),
+    ],
+)
+def test_address_of_a_broker_conf(tmp_path: Path, text: str, listen: str, told: str) -> None:
+    settings = load(write(tmp_path, text, "broker.conf"))
+    assert (settings.node.listen, settings.advertised_address(10911)) == (listen, told)
+
+
+def test_secrets_are_in_no_message(tmp_path: Path) -> None:
+    for text, key in (
+        ("[tls]\nkey_password = 87654321", "tls.key_password"),
+        ("[raft]\npeer_secret = '87654321'", "raft.peer_secret"),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            load(write(tmp_path, text, "n.toml"))
+        assert (caught.value.line, caught.value.key) == (2, key)
+        assert "87654321" not in f"{caught.value} {vars(caught.value)}"
+    with pytest.raises(SettingsError, match="registration_secret: at least 16 characters") as caught:
+        load_name_server(write(tmp_path, "registration_secret = '87654321'", "n.toml"))
+    assert "87654321" not in str(caught.value)
+
+
 def test_address_told_to_clients() -> None:
     def told(listen: str, advertise: str = "") -> str:
         return Settings(node=NodeSettings(listen=listen, advertise=advertise)).advertised_address(4321)
@@ -323,7 +354,7 @@ def test_address_told_to_clients() -> None:
     assert told("0.0.0.0:0", "10.0.0.5") == "10.0.0.5:4321"
     assert told("0.0.0.0:0", "gate.example.org:99") == "gate.example.org:99"
     assert told("[::1]:0") == "[::1]:4321"
-    assert told("[::]:0", "fe80::1") == "[fe80::1]:4321"
+    assert told("[::]:0", "fe80::1") == told("[::]:0", "[fe80::1]") == "[fe80::1]:4321"
 
 
 def test_name_server_is_written_as_it_is_read(tmp_path: Path) -> None:
