@@ -36,7 +36,7 @@ class BackupCopy:
         self.description: BackupDescription | None = None
         """The description of what the node has that is read now; None until it has told it."""
         self._compared = False
-        self._snapshot = b""
+        self._snapshot = bytearray()
         self.read_bytes = 0
         """The bytes of the log that this command has read."""
         self.manifest: Manifest | None = None
@@ -45,7 +45,7 @@ class BackupCopy:
     def restart(self) -> None:
         """Goes on with another node, or on another connection."""
         self.description = None
-        self._snapshot = b""
+        self._snapshot = bytearray()
 
     def next_request(self) -> Request | None:
         """Returns the request to make now; None when the backup is complete."""
@@ -53,7 +53,11 @@ class BackupCopy:
         if self.manifest is not None:
             return None
         if description is None:
-            return RequestCode.TRIVET_BACKUP_BEGIN, {"commitIndex": str(self._commit_index)}
+            # Of a node that has applied less than is here the rest could not be asked for: it is to catch up first.
+            wanted = (
+                self._commit_index if directory.is_empty else max(self._commit_index, directory.last_index)
+            )
+            return RequestCode.TRIVET_BACKUP_BEGIN, {"commitIndex": str(wanted)}
         if not self._compared:
             return RequestCode.TRIVET_BACKUP_LOG, {"index": str(directory.last_index)}
         if directory.last_index < description.last_index:
@@ -67,9 +71,9 @@ class BackupCopy:
         elif not self._compared or self._directory.last_index < self.description.last_index:
             self._log_read(response)
         else:
-            self._snapshot += bytes(response.body)
+            self._snapshot += response.body
             if len(self._snapshot) >= self.description.snapshot_bytes:
-                self.manifest = self._directory.finish(self.description, self._snapshot)
+                self.manifest = self._directory.finish(self.description, bytes(self._snapshot))
 
     def _begun(self, response: RemotingCommand) -> None:
         try:

@@ -11,7 +11,7 @@ on behind the last whole entry of it, and whoever restores does not look at it.
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
@@ -138,18 +138,8 @@ class BackupWriter:
 
     def entries(self) -> Iterator[EntryRange]:
         """Yields all entries that are here, in order, checked. Raises DamagedBackupError, OSError."""
-        manifest = self.manifest
-        assert manifest is not None, "begin comes first"
-        index = manifest.first_index
-        for path in self._log_files():
-            try:
-                for entries in _entries_of(path, 0, path.stat().st_size, index, manifest.data_file_bytes):
-                    yield entries
-                    index = entries.last_index + 1
-            except DamagedRangeError as error:
-                raise DamagedBackupError(
-                    f"{_LOG}/{path.name}", f"behind entry {index - 1}: {error}"
-                ) from error
+        assert self.manifest is not None, "begin comes first"
+        return _entries_in(((path, path.stat().st_size) for path in self._log_files()), self.manifest)
 
     def body_at(self, place: int, size: int) -> bytes:
         """Returns the record of an entry, whose place in the log is known. Raises OSError."""
@@ -318,19 +308,10 @@ class Backup:
 
     def entries(self) -> Iterator[EntryRange]:
         """Yields all entries in order, checked. Raises DamagedBackupError, OSError."""
-        manifest = self.manifest
-        index = manifest.first_index
-        for file in manifest.files:
-            if not file.name.startswith(_LOG):
-                continue
-            try:
-                for entries in _entries_of(
-                    self.path / file.name, 0, file.bytes, index, manifest.data_file_bytes
-                ):
-                    yield entries
-                    index = entries.last_index + 1
-            except DamagedRangeError as error:
-                raise DamagedBackupError(file.name, f"behind entry {index - 1}: {error}") from error
+        files = [
+            (self.path / file.name, file.bytes) for file in self.manifest.files if file.name.startswith(_LOG)
+        ]
+        return _entries_in(files, self.manifest)
 
     def state(self) -> tuple[bytes, StateSnapshot]:
         """Returns the state behind the last entry, as bytes and decoded. Raises DamagedBackupError, OSError."""
@@ -342,6 +323,18 @@ class Backup:
             return data, decode_state(data)
         except Exception as error:  # whatever readers of bytes raise for those that are no state
             raise DamagedBackupError(name, f"it holds no state: {error!r}") from error
+
+
+def _entries_in(files: Iterable[tuple[Path, int]], manifest: Manifest) -> Iterator[EntryRange]:
+    """Yields the entries in so many bytes of each file of the log. Raises DamagedBackupError, OSError."""
+    index = manifest.first_index
+    for path, size in files:
+        try:
+            for entries in _entries_of(path, 0, size, index, manifest.data_file_bytes):
+                yield entries
+                index = entries.last_index + 1
+        except DamagedRangeError as error:
+            raise DamagedBackupError(f"{_LOG}/{path.name}", f"behind entry {index - 1}: {error}") from error
 
 
 def _entries_of(

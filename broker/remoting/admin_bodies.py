@@ -1,7 +1,7 @@
 """JSON bodies of responses to administrators: statistics, connections, and maps keyed by queues.
 
 Timestamps are milliseconds. Maps keyed by `MessageQueue` have RocketMQ's form, whose keys are objects;
-each such body has ``encode`` and ``decode``.
+such bodies are read by ``decode``.
 """
 
 from __future__ import annotations
@@ -35,9 +35,6 @@ class TopicStats(msgspec.Struct):
 
     offsets: dict[MessageQueue, TopicOffset]
 
-    def encode(self) -> bytes:
-        return encode_body({"offsetTable": encode_object_keyed(self.offsets)})
-
     @classmethod
     def decode(cls, body: bytes | memoryview) -> TopicStats:
         return cls(decode_object_keyed(decode_body(body, _TopicStats).offset_table, decode_queue))
@@ -61,13 +58,6 @@ class ConsumeStats(msgspec.Struct):
 
     offsets: dict[MessageQueue, ConsumeOffset]
     consume_tps: float = 0.0
-
-    def encode(self) -> bytes:
-        return encode_body(self.as_body())
-
-    def as_body(self) -> dict[str, object]:
-        """To stand in a larger body."""
-        return {"consumeTps": self.consume_tps, "offsetTable": encode_object_keyed(self.offsets)}
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> ConsumeStats:

@@ -46,14 +46,9 @@ def boolean(value: str) -> bool:
     raise ValueError("true or false")
 
 
-def addresses(value: str) -> list[str]:
-    """Read addresses that are joined by ";"; empty ones are left out."""
-    return [address.strip() for address in value.split(";") if address.strip()]
-
-
-def node_ids(value: str) -> list[str]:
-    """Read ids of nodes that are joined by ";"; empty ones are left out."""
-    return [node_id.strip() for node_id in value.split(";") if node_id.strip()]
+def listed(value: str) -> list[str]:
+    """Read addresses, or ids of nodes, that are joined by ";"; empty ones are left out."""
+    return [item.strip() for item in value.split(";") if item.strip()]
 
 
 def hours(value: str) -> list[int]:
@@ -64,28 +59,25 @@ def hours(value: str) -> list[int]:
         raise ValueError('hours of the day joined by ";", such as 04 or 04;16') from None
 
 
-def flush(value: str) -> str:
-    """Read a flushDiskType. Raises ValueError."""
-    try:
-        return {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}[value]
-    except KeyError:
-        raise ValueError("SYNC_FLUSH or ASYNC_FLUSH") from None
+def _one_of(words: dict[str, str], allowed: str) -> Callable[[str], str]:
+    """Return a function that reads one of these words; it raises ValueError with `allowed` for others."""
+
+    def read(value: str) -> str:
+        if value not in words:
+            raise ValueError(allowed)
+        return words[value]
+
+    return read
 
 
-def client_auth(value: str) -> str:
-    """Read whether clients are asked for a certificate (tls.server.need.client.auth). Raises ValueError."""
-    try:
-        return {"none": "none", "optional": "optional", "require": "required"}[value]
-    except KeyError:
-        raise ValueError("none, optional or require") from None
-
-
-def permission(value: str) -> str:
-    """Read the bits of a permission: 4 is to read, 2 to write. Raises ValueError."""
-    try:
-        return {"0": "none", "2": "write", "4": "read", "6": "read-write"}[value]
-    except KeyError:
-        raise ValueError("6 (read and write), 4 (read), 2 (write) or 0 (neither)") from None
+flush = _one_of({"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}, "SYNC_FLUSH or ASYNC_FLUSH")
+client_auth = _one_of(
+    {"none": "none", "optional": "optional", "require": "required"}, "none, optional or require"
+)
+permission = _one_of(
+    {"0": "none", "2": "write", "4": "read", "6": "read-write"},
+    "6 (read and write), 4 (read), 2 (write) or 0 (neither)",
+)
 
 
 def peers(value: str) -> dict[str, str]:
@@ -94,7 +86,7 @@ def peers(value: str) -> dict[str, str]:
     Raises ValueError.
     """
     found: dict[str, str] = {}
-    for peer in addresses(value):
+    for peer in listed(value):
         node_id, dash, address = peer.partition("-")
         if not dash or not node_id or not address:
             raise ValueError('peers joined by ";", each id-host:port, such as n0-127.0.0.1:40911')
@@ -110,10 +102,10 @@ BROKER_KEYS: dict[str, Meaning] = {
     "dLegerGroup": Meaning("node.group", text),
     "dLegerSelfId": Meaning("node.id", text),
     "dLegerPeers": Meaning("raft.peers", peers),
-    "preferredLeaderId": Meaning("raft.preferred_leaders", node_ids),
-    "preferredLeaderIds": Meaning("raft.preferred_leaders", node_ids),
+    "preferredLeaderId": Meaning("raft.preferred_leaders", listed),
+    "preferredLeaderIds": Meaning("raft.preferred_leaders", listed),
     "brokerIP1": Meaning("node.advertise", text),
-    "namesrvAddr": Meaning("node.name_servers", addresses),
+    "namesrvAddr": Meaning("node.name_servers", listed),
     "storePathRootDir": Meaning("storage.path", text),
     "storePathDLedgerCommitLog": Meaning("storage.log_path", text),
     "flushDiskType": Meaning("storage.flush", flush),

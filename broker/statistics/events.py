@@ -150,10 +150,8 @@ class Events:
         """Returns how often it has happened, for whatever reason."""
         return sum(count for (kind, _), count in self.counts.items() if kind is event)
 
-    def _count(self, event: EventKind, reason: str) -> int:
-        key = (event, reason)
-        count = self.counts[key] = self.counts.get(key, 0) + 1
-        return count
+    def _count(self, event: EventKind, reason: str) -> None:
+        self.counts[event, reason] = self.counts.get((event, reason), 0) + 1
 
 
 def _write(event: EventKind, reason: str, source: str, left_out: int, facts: dict[str, object]) -> None:

@@ -19,6 +19,7 @@ from broker.remoting.admin_bodies import (
     QueueOffsets,
     TopicOffset,
     TopicStats,
+    consume_stats_body,
 )
 from broker.remoting.bodies import (
     ConsumeFromWhere,
@@ -43,9 +44,11 @@ from broker.remoting.json_body import (
     DEPTH_MAX,
     DIALECT_BYTES_MAX,
     FORGIVEN_COMMAS_MAX,
+    ObjectKeyed,
     decode_body,
     decode_request,
     encode_body,
+    encode_object_keyed,
     parse_loose_json,
 )
 from broker.remoting.register_body import TOPICS_MAX, RegisterBrokerBody, body_crc
@@ -193,18 +196,21 @@ def test_topic_list_leaves_out_a_null_broker_address() -> None:
 
 def test_maps_keyed_by_queues() -> None:
     stats = TopicStats({MessageQueue("b", 0, "T"): TopicOffset(5, 9, 1)})
-    assert stats.encode() == (
+    written = encode_body({"offsetTable": encode_object_keyed(stats.offsets)})
+    assert written == (
         b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:'
         b'{"lastUpdateTimestamp":5,"maxOffset":9,"minOffset":1}}}'
     )
-    assert TopicStats.decode(stats.encode()) == stats
+    assert TopicStats.decode(written) == stats
     spaced = (
         b'{ "offsetTable" : { { "topic" : "T", "queueId" : 0 , "brokerName":"b"} : '
         b'{"minOffset":1,"maxOffset":9,"lastUpdateTimestamp":"5"} } }'
     )
     assert TopicStats.decode(spaced) == stats
     consume = ConsumeStats({MessageQueue("b", 1, "T"): ConsumeOffset(5, 4, 3, 2)}, 1.5)
-    assert ConsumeStats.decode(consume.encode()) == consume
+    progress = ObjectKeyed()
+    progress.add(consume.offsets)
+    assert ConsumeStats.decode(b"".join(consume_stats_body(progress, 1.5).all())) == consume
     offsets = QueueOffsets({MessageQueue("b", 1, "T"): 7, MessageQueue("b", 2, "T"): 8})
     assert QueueOffsets.decode(offsets.encode()) == offsets
     listed = ListedOffsets()

@@ -360,6 +360,33 @@ def test_a_backup_whose_node_dies_goes_on_with_another(tmp_path: Path, torn: int
     assert logs[0] == logs[1]
 
 
+def test_a_backup_goes_on_with_a_node_that_has_what_was_copied(tmp_path: Path) -> None:
+    """Another one is asked again: it was refused for good where it had not applied the last entry that is here."""
+    group = group_with_messages(8)
+    behind = next(node for node in group.members if node != group.leader)
+    wanted = group.node(group.leader).replica.raft.commit_index
+    group.partition(behind)
+    group.connect(group.leader).send("T", b"newer")
+    ahead, other = group.connect(group.leader), group.connect(behind)
+    with BackupWriter(tmp_path / "b") as writer:
+        copy = BackupCopy(writer, "broker-a", wanted)
+        while (request := copy.next_request()) is not None:
+            if request[0] == RequestCode.TRIVET_BACKUP_SNAPSHOT:
+                break
+            copy.answered(ahead.ok(*request))
+        assert writer.last_index > wanted
+        copy.restart()
+        request = copy.next_request()
+        assert request is not None
+        answer = other.call(*request)
+        assert answer.code == ResponseCode.SYSTEM_BUSY, answer.remark
+        group.heal()
+        group.converge()
+        while (request := copy.next_request()) is not None:
+            copy.answered(other.ok(*request))
+    Backup(tmp_path / "b", THIS_RELEASE).verify()
+
+
 def test_a_log_that_begins_anew_ends_the_backup(tmp_path: Path) -> None:
     group = group_with_messages(6)
     client = group.connect(group.follower)
