@@ -116,7 +116,7 @@ class KeyValues:
                 raise TooManyKeysError(
                     f"the {what} has {len(text)} characters, at most {longest} are allowed"
                 )
-        count = sum(map(len, self._table.values()))
+        count = self.count
         if count >= self._keys_max and key not in self._table.get(namespace, {}):
             raise TooManyKeysError(
                 f"there are {count} keys, at most {self._keys_max} are allowed (max_key_values)"

@@ -26,7 +26,6 @@ from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from broker.remoting.codes import Permission
 from broker.remoting.name_server_headers import RegisterBrokerHeader
 from broker.remoting.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
-from broker.remoting.steps import finished
 
 ConnectionId = Hashable
 
@@ -79,19 +78,6 @@ class RouteTable:
     _route_count: int = 0
     """The queues of all topics together: topics of brokers"""
 
-    def register(
-        self,
-        header: RegisterBrokerHeader,
-        topics: TopicConfigTable,
-        connection_id: ConnectionId,
-        expiry_ns: int,
-        now_ns: int,
-    ) -> Master | None:
-        """Enters a broker, in the order of RocketMQ; returns the master's addresses for one that is
-        not it.
-        """
-        return finished(self.register_in_steps(header, topics, connection_id, expiry_ns, now_ns))
-
     def register_in_steps(
         self,
         header: RegisterBrokerHeader,
@@ -100,7 +86,8 @@ class RouteTable:
         expiry_ns: int,
         now_ns: int,
     ) -> Generator[None, None, Master | None]:
-        """`register`, with the topics of a master in steps.
+        """Enters a broker, in the order of RocketMQ, with the topics of a master in steps; returns the master's
+        addresses for one that is not it.
 
         What is asked between two of them finds some. Topics are entered no longer than this registration counts: the
         broker may go, or register anew, meanwhile.
@@ -343,7 +330,7 @@ class RouteTable:
         elsewhere = self._clusters.get(cluster, {}).keys().isdisjoint
         return [topic for topic, queues in self._queues.items() if not elsewhere(queues)]
 
-    def unit_topics(self, wanted: int, unwanted: int = 0) -> list[str]:
+    def unit_topics(self, wanted: int, unwanted: int) -> list[str]:
         """Topics whose first queue data has all ``wanted`` bits and none ``unwanted`` (codes 311 to 313)."""
         found = []
         wanted, unwanted = int(wanted), int(unwanted)  # of flags a look takes five times as long

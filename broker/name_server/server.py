@@ -7,6 +7,7 @@ monotonic time, tells it of closed connections, and has it look for silent broke
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -124,9 +125,13 @@ class NameServer:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._get_all_topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._get_topics_by_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._get_system_topics,
-            RequestCode.GET_UNIT_TOPIC_LIST: self._get_unit_topics,
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._get_unit_subscribed_topics,
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._get_unit_subscribed_plain_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: partial(self._get_unit_topics, TopicSysFlag.UNIT, 0),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: partial(
+                self._get_unit_topics, TopicSysFlag.UNIT_SUBSCRIPTION, 0
+            ),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: partial(
+                self._get_unit_topics, TopicSysFlag.UNIT_SUBSCRIPTION, TopicSysFlag.UNIT
+            ),
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_permission,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_permission,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
@@ -195,16 +200,6 @@ class NameServer:
             refusal = f"the answer cannot be sent: {error}"
             return encode(response(command, ResponseCode.SYSTEM_ERROR, refusal))
 
-    def handle(
-        self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int
-    ) -> RemotingCommand | None:
-        """Carry out a request of a client that may see all, and return its response.
-
-        None for what wants none (one-way requests, responses). Never raises for what a peer sent: that gets code 1 with
-        the reason, an unknown request code 3.
-        """
-        return finished(self._handle(_Request(command, connection_id, now_ns, SEES_ALL)))
-
     def _handle(self, request: _Request) -> Generator[None, None, RemotingCommand | None]:
         command = request.command
         if command.is_response:
@@ -260,12 +255,13 @@ class NameServer:
         header = command.decode_fields(RegisterBrokerHeader)
         if header.body_crc and header.body_crc != body_crc(command.body):
             return response(command, ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        if self.is_long(command):
+        is_long = self.is_long(command)
+        if is_long:
             yield
         body = yield from RegisterBrokerBody.decode_in_steps(
             command.body, compressed=header.compressed, version=command.version
         )
-        if self.is_long(command):
+        if is_long:
             yield
         # Counted before anything is entered: a registration is taken whole or not at all.
         addresses, routes = yield from self.routes.counts_with(
@@ -278,7 +274,7 @@ class NameServer:
         expiry_ns = self._expiry_ns
         if header.heartbeat_timeout_ms is not None and header.heartbeat_timeout_ms > 0:
             expiry_ns = header.heartbeat_timeout_ms * 1_000_000
-        if self.is_long(command):
+        if is_long:
             yield
         master = yield from self.routes.register_in_steps(
             header, body.topics, request.connection_id, expiry_ns, request.now_ns
@@ -335,19 +331,9 @@ class NameServer:
     def _get_system_topics(self, request: _Request) -> RemotingCommand:
         return _topic_list(request, *self.routes.system_topics())
 
-    def _get_unit_topics(self, request: _Request) -> _Steps:
+    def _get_unit_topics(self, wanted: int, unwanted: int, request: _Request) -> _Steps:
         yield from self._forgotten()
-        return _topic_list(request, self.routes.unit_topics(TopicSysFlag.UNIT))
-
-    def _get_unit_subscribed_topics(self, request: _Request) -> _Steps:
-        yield from self._forgotten()
-        return _topic_list(request, self.routes.unit_topics(TopicSysFlag.UNIT_SUBSCRIPTION))
-
-    def _get_unit_subscribed_plain_topics(self, request: _Request) -> _Steps:
-        yield from self._forgotten()
-        return _topic_list(
-            request, self.routes.unit_topics(TopicSysFlag.UNIT_SUBSCRIPTION, TopicSysFlag.UNIT)
-        )
+        return _topic_list(request, self.routes.unit_topics(wanted, unwanted))
 
     def _wipe_write_permission(self, request: _Request) -> _Steps:
         header = request.command.decode_fields(BrokerNameHeader)
@@ -376,25 +362,16 @@ class NameServer:
 
     def _put_key_value(self, request: _Request) -> RemotingCommand:
         header = request.command.decode_fields(PutKeyValueHeader)
-        try:
-            self._key_values.put(header.namespace, header.key, header.value, request.now_ns)
-        except TooManyKeysError as error:
-            return response(request.command, ResponseCode.SYSTEM_ERROR, str(error))
-        except TooManyWritesError as error:
-            return _busy(request, error)
-        except OSError as error:
-            return _not_saved(request, error)
-        return response(request.command, ResponseCode.SUCCESS)
+        return _changed(
+            request,
+            lambda: self._key_values.put(header.namespace, header.key, header.value, request.now_ns),
+        )
 
     def _delete_key_value(self, request: _Request) -> RemotingCommand:
         header = request.command.decode_fields(KeyValueHeader)
-        try:
-            self._key_values.delete(header.namespace, header.key, request.now_ns)
-        except TooManyWritesError as error:
-            return _busy(request, error)
-        except OSError as error:
-            return _not_saved(request, error)
-        return response(request.command, ResponseCode.SUCCESS)
+        return _changed(
+            request, lambda: self._key_values.delete(header.namespace, header.key, request.now_ns)
+        )
 
     def _get_key_value(self, request: _Request) -> RemotingCommand:
         header = request.command.decode_fields(KeyValueHeader)
@@ -435,7 +412,7 @@ class NameServer:
             wanted = {entry.key: entry.value for entry in parse_body(request.command.body)}
         except PropertiesSyntaxError as error:
             return response(request.command, ResponseCode.SYSTEM_ERROR, str(error))
-        # All are looked at before the first is put: an order is carried out as a whole, or not at all.
+        # All are looked at before the one is put: an order is carried out as a whole, or not at all.
         for key, value in wanted.items():
             if key != _ORDERED_KEY:
                 return response(
@@ -447,17 +424,15 @@ class NameServer:
                 return response(
                     request.command, ResponseCode.SYSTEM_ERROR, f"{key} = {value}: must be true or false"
                 )
-        for key, value in wanted.items():
-            try:
-                self._key_values.put(_CONFIG_NAMESPACE, key, value, request.now_ns)
-            except TooManyKeysError as error:
-                return response(request.command, ResponseCode.SYSTEM_ERROR, str(error))
-            except TooManyWritesError as error:
-                return _busy(request, error)
-            except OSError as error:
-                return _not_saved(request, error)
-            self._settings = msgspec.structs.replace(self._settings, ordered_messages=value == "true")
-        return response(request.command, ResponseCode.SUCCESS)
+        ordered = wanted.get(_ORDERED_KEY)
+        if ordered is None:
+            return response(request.command, ResponseCode.SUCCESS)
+
+        def change() -> None:
+            self._key_values.put(_CONFIG_NAMESPACE, _ORDERED_KEY, ordered, request.now_ns)
+            self._settings = msgspec.structs.replace(self._settings, ordered_messages=ordered == "true")
+
+        return _changed(request, change)
 
 
 def _topic_list(request: _Request, topics: list[str], broker_address: str | None = None) -> RemotingCommand:
@@ -475,13 +450,18 @@ def _too_many(request: _Request, what: str, count: int, most: int) -> RemotingCo
     )
 
 
-def _busy(request: _Request, error: TooManyWritesError) -> RemotingCommand:
-    return response(request.command, ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{error}")
-
-
-def _not_saved(request: _Request, error: OSError) -> RemotingCommand:
-    return response(
-        request.command,
-        ResponseCode.SYSTEM_ERROR,
-        f"the change was not made, its file could not be written: {error}",
-    )
+def _changed(request: _Request, change: Callable[[], None]) -> RemotingCommand:
+    """Makes a change of the key-value configuration, and returns the response: it was made, or why not."""
+    code: ResponseCode
+    try:
+        change()
+    except TooManyKeysError as error:
+        code, remark = ResponseCode.SYSTEM_ERROR, str(error)
+    except TooManyWritesError as error:
+        code, remark = ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{error}"
+    except OSError as error:
+        code = ResponseCode.SYSTEM_ERROR
+        remark = f"the change was not made, its file could not be written: {error}"
+    else:
+        return response(request.command, ResponseCode.SUCCESS)
+    return response(request.command, code, remark)

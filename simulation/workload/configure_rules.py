@@ -20,7 +20,7 @@ from broker.name_server.key_values import ORDER_TOPIC_NAMESPACE
 from broker.remoting.codes import Permission, RequestCode
 from broker.remoting.command import OWN_VERSION, RemotingCommand, request
 from broker.remoting.errors import RemotingError
-from broker.remoting.frame import FrameDecoder
+from broker.remoting.frame import FrameDecoder, whole_commands
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage, values_since
 from simulation.judges.name_server_model import SAVING, NameServerModel, Table, answer_of
@@ -282,8 +282,9 @@ def _table_of(core: NameServer) -> Table:
     for namespace in (*NAMESPACES, SETTINGS):
         question = request(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": namespace})
         question.version = OWN_VERSION
-        answer = core.handle(-1, question, 0)
-        assert answer is not None, "it is a question"
+        frame = core.answer(-1, question, 0)
+        assert frame is not None, "it is a question"
+        (answer,) = whole_commands(frame)
         _, held = answer_of(RequestCode.GET_KVLIST_BY_NAMESPACE, answer)
         if isinstance(held, dict):
             table[namespace] = held

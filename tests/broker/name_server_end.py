@@ -10,7 +10,7 @@ from broker.access.name_server_control import NameServerControl
 from broker.name_server.server import NameServer
 from broker.name_server.sessions import NameServerSessions
 from broker.remoting.command import RemotingCommand
-from broker.remoting.frame import FrameDecoder
+from broker.remoting.frame import FrameDecoder, whole_commands
 from broker.requests.client_sessions import SessionLimits
 from broker.requests.connection import Outgoing
 from broker.requests.deadline import Time
@@ -25,6 +25,14 @@ ADDRESS = "127.0.0.1:9876"
 
 Told = Callable[[str, RemotingCommand], None]
 """Is told of each request and response on its way: by the id of the node that it is of, or for."""
+
+
+def answered(
+    server: NameServer, connection: object, command: RemotingCommand, now_ns: int = 0
+) -> RemotingCommand | None:
+    """What a name server answers, read as its client reads it; None where that is nothing."""
+    frame = server.answer(connection, command, now_ns)
+    return None if frame is None else whole_commands(frame)[0]
 
 
 class NameServerEnd:

@@ -83,7 +83,7 @@ from log.formats.record import decode_record
 from raft import Role
 from raft.messages import VoteRequest
 from tests.broker.harness import Group
-from tests.broker.name_server_end import ADDRESS, NameServerEnd
+from tests.broker.name_server_end import ADDRESS, NameServerEnd, answered
 from tests.broker.replica.damage import OPTIONS, SCRUBBED, Damage, entry_of
 from tests.broker.scenario_clients import Clients, options_of
 from tests.broker.transcript import frame_line, kinds_of, registered_line, registration_line
@@ -431,7 +431,7 @@ class Scenario:
         self.shows_appends = False
 
     def do_route(self) -> None:
-        brokers = self.name_server.core.handle("a test", request(RequestCode.GET_BROKER_CLUSTER_INFO), 0)
+        brokers = answered(self.name_server.core, "a test", request(RequestCode.GET_BROKER_CLUSTER_INFO), 0)
         assert brokers is not None
         for broker in ClusterInfo.decode(brokers.body).broker_table.values():
             for number, address in sorted(broker.broker_addresses.items()):

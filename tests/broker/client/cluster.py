@@ -37,6 +37,7 @@ from log.formats.properties import parse_properties
 from log.formats.record import decode_record
 from tests.broker.client.links import Link, Server, Step, World, now_ns
 from tests.broker.harness import Client, Group, Member
+from tests.broker.name_server_end import answered
 
 NAME_SERVER = "ns:9876"
 HOUR_MS = 3_600_000
@@ -173,7 +174,7 @@ class NameServerHost(Server):
         self.up = True
 
     def handle(self, link: Link, command: RemotingCommand) -> RemotingCommand | None:
-        return self.core.handle(link, command, now_ns())
+        return answered(self.core, link, command, now_ns())
 
 
 class _ClientEnd:

@@ -23,6 +23,7 @@ from broker.remoting.name_server_headers import RegisterBrokerHeader
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import ClusterInfo, QueueData, TopicRouteData
 from broker.settings.tables import NameServerSettings
+from tests.broker.name_server_end import answered
 
 SECOND = 1_000_000_000
 FIRST_VERSION = DataVersion(1, 0, 1)
@@ -63,9 +64,8 @@ class Client:
     ) -> RemotingCommand:
         request = remoting.request(code, fields, body, opaque=9, version=version, serialization=serialization)
         (received,) = FrameDecoder().feed(remoting.encode(request))
-        answer = self.server.handle(connection, received, now_ns)
-        assert answer is not None
-        (decoded,) = FrameDecoder().feed(remoting.encode(answer))
+        decoded = answered(self.server, connection, received, now_ns)
+        assert decoded is not None
         assert decoded.is_response
         assert (decoded.opaque, decoded.serialization) == (9, serialization)
         return decoded
@@ -459,10 +459,10 @@ def test_unknown_code_responses_and_one_way_requests(client: Client) -> None:
     assert (unknown.code, unknown.remark) == (3, " request type 9999 not supported")
     one_way = remoting.request(RequestCode.UNREGISTER_BROKER, client.identity("h0"), one_way=True)
     client.register("h0", 0)
-    assert client.server.handle("client", one_way, 0) is None
+    assert answered(client.server, "client", one_way, 0) is None
     assert client.route() is None
     answer = remoting.response(remoting.request(105), 0)
-    assert client.server.handle("client", answer, 0) is None
+    assert answered(client.server, "client", answer, 0) is None
 
 
 def test_answer_that_no_frame_can_carry_becomes_one_that_says_so(

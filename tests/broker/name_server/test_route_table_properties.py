@@ -64,7 +64,7 @@ class RouteTableMachine(RuleBasedStateMachine):
         )
         topics = TopicConfigTable(version, {topic: TopicConfig(topic_name=topic)})
         known = self.table.data_version(cluster, address) == version
-        self.table.register(header, topics, connection, expiry, self.now_ns)
+        finished(self.table.register_in_steps(header, topics, connection, expiry, self.now_ns))
         other = "U" if topic == "T" else "T"
         assert before is not None or name not in self._names_of(other), "of an earlier life"
         after = self.table.broker(name)

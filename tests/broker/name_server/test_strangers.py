@@ -29,6 +29,7 @@ from broker.settings.tables import NameServerSettings
 from broker.statistics.events import TOLD_EVERY_NS, EventKind
 from log.formats.record import pack_host
 from tests.broker.lines import Desk, let_in
+from tests.broker.name_server_end import answered
 
 SECRET = "the brokers' own secret"
 ACCOUNTS = """
@@ -70,7 +71,9 @@ class Rig:
 
     def route(self) -> dict[int, str]:
         """The addresses to which clients are sent."""
-        answer = self.core.handle("any", request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}), 0)
+        answer = answered(
+            self.core, "any", request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}), 0
+        )
         assert answer is not None
         assert answer.code == ResponseCode.SUCCESS, "the topic is served"
         route = TopicRouteData.decode(answer.body)

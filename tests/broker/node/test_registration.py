@@ -17,6 +17,7 @@ from broker.remoting.route import TopicRouteData
 from broker.settings.tables import NameServerSettings
 from broker.state.topic_rules import topic_config
 from tests.broker.harness import Group
+from tests.broker.name_server_end import answered
 
 
 def told(group: Group, node: str) -> RemotingCommand | None:
@@ -96,9 +97,9 @@ def test_a_permission_that_changes_at_run_time_reaches_the_route() -> None:
         node = group.node("n0")
         command = registration(node, node.settings.current, "127.0.0.1:10000")
         assert command is not None
-        server.handle("n0", command, group.now_ns)
+        answered(server, "n0", command, group.now_ns)
         query = make_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
-        route = server.handle("client", query, group.now_ns)
+        route = answered(server, "client", query, group.now_ns)
         assert route is not None
         return TopicRouteData.decode(route.body).queue_datas[0].perm
 
@@ -107,7 +108,7 @@ def test_a_permission_that_changes_at_run_time_reaches_the_route() -> None:
         client.ok(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=%d" % permission)
         assert routed() == permission
         wipe = make_request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
-        server.handle("admin", wipe, group.now_ns)
+        answered(server, "admin", wipe, group.now_ns)
         client.ok(RequestCode.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=%d" % (24 + permission))
         assert routed() == permission & 4  # what is wiped stays so while nothing of the topics changes
 
@@ -143,11 +144,11 @@ def test_the_default_topic_leaves_the_routes_when_sends_create_none_any_more() -
     def code_of_route() -> int:
         command = registration(node, node.settings.current, "127.0.0.1:10000")
         assert command is not None
-        taken = server.handle("n0", command, group.now_ns)
+        taken = answered(server, "n0", command, group.now_ns)
         assert taken is not None
         assert taken.code == ResponseCode.SUCCESS
         query = make_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
-        route = server.handle("client", query, group.now_ns)
+        route = answered(server, "client", query, group.now_ns)
         assert route is not None
         return route.code
 
@@ -165,11 +166,11 @@ def test_route_follows_the_leader(group: Group) -> None:
         for member in group.alive():
             command = told(group, member.id)
             if command is not None:
-                answer = server.handle(member.id, command, group.now_ns)
+                answer = answered(server, member.id, command, group.now_ns)
                 assert answer is not None
                 assert answer.code == ResponseCode.SUCCESS
         query = make_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
-        route = server.handle("client", query, group.now_ns)
+        route = answered(server, "client", query, group.now_ns)
         assert route is not None
         (broker,) = TopicRouteData.decode(route.body).broker_datas
         return broker.broker_addresses.get(0)
@@ -207,6 +208,6 @@ def test_as_many_topics_as_there_may_be_fit_into_a_frame() -> None:
     assert known.topics.topic_config_table == metadata.topics
     assert header(command).body_crc == body_crc(command.body)
     (received,) = FrameDecoder().feed(encode(command))
-    answer = NameServer(NameServerSettings()).handle("n0", received, group.now_ns)
+    answer = answered(NameServer(NameServerSettings()), "n0", received, group.now_ns)
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS
