@@ -48,7 +48,10 @@ class StoredBytes:
         """Notes which queues have grown. Returns True when they are so many that they are to be counted."""
         grown = self._grown
         for arrival in arrivals:
-            grown.setdefault((arrival.topic, arrival.queue_id), arrival.first_offset)
+            queue, first = (arrival.topic, arrival.queue_id), arrival.first_offset
+            # Offsets of a queue rise: a lower one is of a new topic, which has the name of one that was deleted.
+            if first <= grown.get(queue, first):
+                grown[queue] = first
         return len(grown) >= _GROWN_MAX
 
     def count(self, queues: ConsumeQueues, now_s: int) -> None:

@@ -211,6 +211,19 @@ def test_messages_of_a_topic_on_every_node(group: Group) -> None:
     assert figure(client, "TOPIC_PUT_NUMS", "T")["statsDay"]["sum"] == 1
 
 
+def test_messages_of_a_topic_that_was_deleted_hide_none_of_a_new_one(group: Group) -> None:
+    client = group.connect(group.leader)
+    client.create_topic("T")
+    for number in range(2):
+        client.send("T", b"counted")
+        assert figure(client, "TOPIC_PUT_NUMS", "T")["statsDay"]["sum"] == number + 1
+    client.send("T", b"not counted yet")
+    client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    client.create_topic("T")
+    client.send("T", b"new")
+    assert figure(client, "TOPIC_PUT_NUMS", "T")["statsDay"]["sum"] == 1
+
+
 @pytest.mark.parametrize("is_topic", [True, False])
 def test_what_a_group_got_of_a_topic_ends_with_either(group: Group, is_topic: bool) -> None:
     client = group.connect(group.leader)
