@@ -3,8 +3,7 @@
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -18,7 +17,7 @@ from broker.client.errors import (
     UsageError,
 )
 from broker.client.message import MessageQueue
-from broker.client.transport.core import ClientCore, broker_error
+from broker.client.transport.core import ClientCore, CoreBlock, broker_error
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.patient_calls import PatientCalls
@@ -74,7 +73,7 @@ class BrokerStatus:
         return "leader" if self.broker_id == MASTER_ID else "follower"
 
 
-class AdminClient:
+class AdminClient(CoreBlock):
     """Creates and deletes topics, shows cluster and brokers, changes the members of a group.
 
         async with AdminClient("127.0.0.1:9876") as admin:
@@ -96,15 +95,6 @@ class AdminClient:
         self.core = ClientCore(self.options)
         self._runtime = self.core.runtime
         self._calls = PatientCalls(self.core, CALL_TIMEOUT_S)
-
-    async def __aenter__(self) -> Self:
-        await self.core.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return await self.core.__aexit__(kind, error, traceback)
 
     # Topics --------------------------------------------------------------------------------------------------------
 

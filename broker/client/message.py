@@ -60,7 +60,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=False):
     - ``delay_level``: 1 to 18, RocketMQ's delays of 1 s to 2 h.
     - ``delay_ms``: delivers the message so many milliseconds after the broker has stored it.
     - ``deliver_at_ms``: delivers it at that time, in milliseconds since 1970 by the broker's clock.
-    - ``flag``: a number of the application's own.
+    - ``flag``: a number of the application's own, of 32 bits with a sign.
 
     One of the three delays at most may be given. A send raises MessageRejected for an illegal message.
     """

@@ -136,11 +136,11 @@ def broadcast_offset_behind_what_is_fetched(patch: pytest.MonkeyPatch) -> None:
     """Fetched messages count as done with when offsets are stored on the member's machine."""
     original = StoredOffsets._store_locally
 
-    async def store_locally(self: StoredOffsets, local: Any, readers: Sequence[QueueReader]) -> Any:
+    async def store_locally(self: StoredOffsets, readers: Sequence[QueueReader]) -> Any:
         for reader in readers:
             if reader.has_batch():
                 reader.finished_batch(reader._batches[-1])
-        return await original(self, local, readers)
+        return await original(self, readers)
 
     patch.setattr(StoredOffsets, "_store_locally", store_locally)
 

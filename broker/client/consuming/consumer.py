@@ -14,7 +14,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
+from typing import Self
 
 from broker.client.consuming.consumer_offsets import StoredOffsets
 from broker.client.consuming.first_offsets import FirstOffsets, Start
@@ -32,7 +32,7 @@ from broker.client.message import MessageQueue, MessageView
 from broker.client.producing.outgoing import check_name
 from broker.client.producing.requests import Replies
 from broker.client.transport.connection import Connection
-from broker.client.transport.core import CLOSE_TIMEOUT_S, ClientCore
+from broker.client.transport.core import CLOSE_TIMEOUT_S, ClientCore, CoreBlock
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.patient_calls import PatientCalls
@@ -82,7 +82,7 @@ def _check_options(
         )
 
 
-class Consumer:
+class Consumer(CoreBlock):
     """A member of a consumer group.
 
         async with Consumer("127.0.0.1:9876", group="g", topics={"topic": "a || b"}) as consumer:
@@ -138,6 +138,7 @@ class Consumer:
         self.core = ClientCore(
             ConnectionOptions(name_servers, runtime, tls, credentials, trace),
             heartbeat=self._heartbeat,
+            take_leave=self._take_leave,
             include_slaves=True,
         )
         self.core.on_request(RequestCode.GET_CONSUMER_RUNNING_INFO, self._on_running_info)
@@ -152,7 +153,8 @@ class Consumer:
         self._calls = QueueCalls(PatientCalls(self.core), group)
         self._first_offsets = FirstOffsets(self._calls, start)
         self._intake = Intake(self.core, self._calls, limits or FetchLimits())
-        self._hand_out = HandOut(self._intake, orderly=orderly)
+        self.hand_out = HandOut(self._intake, orderly=orderly)
+        """Gives messages to whoever reads; a reader in another thread has it from here."""
         self.order_locks = (
             OrderLocks(self._calls.patient, group, lock_times or LockTimes()) if orderly else None
         )
@@ -172,7 +174,7 @@ class Consumer:
             locks=self.order_locks,
         )
 
-    async def __aenter__(self) -> Consumer:
+    async def __aenter__(self) -> Self:
         """Begin to read. Raises DamagedOffsets, OSError and UsageError if ``offsets`` cannot be read or are in use."""
         await self._stored.open()
         await self.core.__aenter__()
@@ -181,9 +183,7 @@ class Consumer:
             self.core.tasks.start_soon(self.order_locks.run)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
+    async def _take_leave(self) -> None:
         # From here on nothing counts as finished: what is stored is what the application was done with when it left.
         readers = list(self._intake.readers.values())
         for reader in readers:
@@ -196,12 +196,13 @@ class Consumer:
                 )
 
         # Offsets come first, and have most of the time: a broker that is not told of the end notices later.
-        with self._runtime.move_on_after(CLOSE_TIMEOUT_S * 2 / 3, shield=True):
-            await (store() if self.order_locks is None else self.order_locks.close(store))
-        self._stored.close()
+        try:
+            with self._runtime.move_on_after(CLOSE_TIMEOUT_S * 2 / 3, shield=True):
+                await (store() if self.order_locks is None else self.order_locks.close(store))
+        finally:
+            self._stored.close()
         with self._runtime.move_on_after(CLOSE_TIMEOUT_S / 3, shield=True):
             await self.core.unregister(consumer_group=self.group)
-        return await self.core.__aexit__(kind, error, traceback)
 
     # Reading -------------------------------------------------------------------------------------------------------
 
@@ -213,21 +214,21 @@ class Consumer:
 
         Raises ClientClosed outside the block; UsageError if another task reads, and for an orderly consumer.
         """
-        return self._hand_out.message()
+        return self.hand_out.message()
 
     def batches(self) -> AsyncIterator[list[MessageView]]:
         """Return an iterator over batches: messages that were fetched together, all of one queue.
 
         A batch is done with when the next one is asked for. Raises what iterating over single messages raises.
         """
-        return self._hand_out
+        return self.hand_out
 
     def reading_alone(self) -> AbstractContextManager[Intake]:
         """Return a block that gives the intake to a listener, which itself accounts for what is done (`HandOut.alone`).
 
         Raises UsageError, ClientClosed.
         """
-        return self._hand_out.alone()
+        return self.hand_out.alone()
 
     # Consumer offsets ----------------------------------------------------------------------------------------------
 
@@ -238,7 +239,7 @@ class Consumer:
         ClientClosed outside the block. An offset that was not stored is tried again at the next storing.
         """
         self.core.check_open()
-        self._hand_out.settle()
+        self.hand_out.settle()
         failures = await self._stored.store(list(self._intake.readers.values()))
         if failures:
             raise failures[0]

@@ -20,8 +20,7 @@ from broker.client.transport.runtime import Event, Runtime
 class StoredOffsets:
     """Finds and stores the offsets of one consumer.
 
-    With ``broadcast`` they are kept in ``local``; without ``local`` nothing is stored. An orderly consumer has
-    ``locks``.
+    With ``broadcast`` they are kept in ``local``, without ``local`` in memory. An orderly consumer has ``locks``.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class StoredOffsets:
         self._local = local
         self._locks = locks
         self._kept: dict[MessageQueue, int] = {}
-        """The offsets that ``local`` holds."""
+        """The offsets of a broadcast consumer; ``local`` holds the same."""
         self._storing: Event | None = None
 
     async def open(self) -> None:
@@ -63,15 +62,13 @@ class StoredOffsets:
 
     async def store(self, readers: Sequence[QueueReader]) -> list[ClientError]:
         """Store the readers' consumer offsets that are not stored yet; returns an error for each that failed."""
-        if self._broadcast and self._local is None:
-            return []
         while self._storing is not None:
             await self._storing.wait()
         self._storing = self._runtime.event()
         try:
-            if self._local is not None:
-                return await self._store_locally(self._local, readers)
-            return await self._store_at_brokers(readers)
+            return await (
+                self._store_locally(readers) if self._broadcast else self._store_at_brokers(readers)
+            )
         finally:
             self._storing.set()
             self._storing = None
@@ -96,18 +93,19 @@ class StoredOffsets:
                 reader.committed = offset
         return list(failures.values())
 
-    async def _store_locally(self, local: LocalOffsets, readers: Sequence[QueueReader]) -> list[ClientError]:
+    async def _store_locally(self, readers: Sequence[QueueReader]) -> list[ClientError]:
         offsets = dict(self._kept)  # those of queues that are not read now stay
         for reader in readers:
             if (at := reader.consumer_offset) is not None and not reader.outdated:
                 offsets[reader.queue] = at
         if offsets == self._kept:
             return []
-        try:
-            await local.store(offsets)
-        except OSError as error:
-            failure = OffsetsNotStored(f"consumer offsets were not stored: {error}")
-            failure.__cause__ = error
-            return [failure]
+        if self._local is not None:
+            try:
+                await self._local.store(offsets)
+            except OSError as error:
+                failure = OffsetsNotStored(f"consumer offsets were not stored: {error}")
+                failure.__cause__ = error
+                return [failure]
         self._kept = offsets
         return []

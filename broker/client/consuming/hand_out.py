@@ -27,6 +27,9 @@ class HandOut:
         self._orderly = orderly
         self._in_hand: tuple[QueueReader, Batch] | None = None
         self._handed_out = 0
+        self.on_their_way = 0
+        """Of the messages that are handed out, the last so many have not arrived at a reader in another thread: these
+        are not done with, and `take_back` has them handed out again (threaded/handover.py)."""
         self._is_read = False
 
     async def message(self) -> MessageView:
@@ -54,7 +57,7 @@ class HandOut:
         """
         messages = await self._next()
         self._handed_out = len(messages)
-        return messages
+        return list(messages)  # the application's own, from which it may take what it likes
 
     async def _next(self) -> list[MessageView]:
         """Have a batch in hand of which nothing is handed out yet, and return its messages; the others are settled."""
@@ -98,19 +101,25 @@ class HandOut:
             self._is_read = False
 
     def settle(self) -> None:
-        """Note that every message that was handed out is done with."""
-        if self._in_hand is None or not self._handed_out:
+        """Note that every message that was handed out and has arrived is done with."""
+        if self._in_hand is None:
             return
         reader, batch = self._in_hand
-        is_whole = self._handed_out == len(batch.messages)
+        arrived = self._handed_out - self.on_their_way
+        is_whole = arrived == len(batch.messages)
         if is_whole:
             reader.finished_batch(batch)
-        else:
-            reader.finished(batch.messages[self._handed_out - 1])
+        elif arrived:
+            reader.finished(batch.messages[arrived - 1])
         # Of a dropped reader the rest is not handed out any more: whoever has its queue now gets that.
         if is_whole or reader.dropped:
             self._in_hand = None
-            self._handed_out = 0
+            self._handed_out = self.on_their_way = 0
+
+    def take_back(self) -> None:
+        """Hand out again what has not arrived."""
+        self._handed_out -= self.on_their_way
+        self.on_their_way = 0
 
     def _keep_rest(self) -> None:
         """Settle, and leave in hand only messages that were not handed out one by one before."""

@@ -25,6 +25,7 @@ from broker.client.errors import BrokerBusy, BrokerError, ConnectionFailed, Name
 from broker.client.message import MessageQueue, MessageView
 from broker.client.transport.core import ClientCore
 from broker.client.transport.pauses import Pauses
+from broker.client.transport.routes import failed_last
 from broker.client.transport.runtime import CancelScope, Event
 from broker.remoting.codes import ResponseCode
 from broker.remoting.route import MASTER_ID
@@ -272,7 +273,7 @@ class QueueReader:
         runtime = self._intake.runtime
         self._broker_id = MASTER_ID
         if isinstance(error, ConnectionFailed | BrokerError):
-            self._avoid = [error.address]
+            self._avoid = failed_last(self._avoid, error.address)
         if isinstance(error, BrokerError) and not isinstance(error, BrokerBusy):
             logger.warning("%s: %s", self.queue, error)
             pauses.grow()

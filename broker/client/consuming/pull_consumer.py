@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from broker.client.consuming.intake import Batch, FetchLimits, Intake, QueueReader
 from broker.client.consuming.lookups import FOREVER_MS, FOUND_MAX, UNIQUE_KEY_COUNT, MessageLookups
@@ -16,7 +15,7 @@ from broker.client.consuming.queue_calls import QueueCalls, SearchBoundary
 from broker.client.consuming.subscription import SqlFilter, Subscription
 from broker.client.errors import UsageError
 from broker.client.message import MessageQueue, MessageView
-from broker.client.transport.core import ClientCore
+from broker.client.transport.core import ClientCore, CoreBlock
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.patient_calls import PatientCalls
@@ -24,7 +23,7 @@ from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
 
 
-class PullConsumer:
+class PullConsumer(CoreBlock):
     """Reads chosen queues, without members that share them.
 
         async with PullConsumer("127.0.0.1:9876", group="g") as consumer:
@@ -63,15 +62,6 @@ class PullConsumer:
         self._intake.on_reset = self._begin_anew
         self._rest: tuple[QueueReader, Batch] | None = None
         self._reading = False
-
-    async def __aenter__(self) -> PullConsumer:
-        await self.core.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return await self.core.__aexit__(kind, error, traceback)
 
     # Reading -------------------------------------------------------------------------------------------------------
 

@@ -165,14 +165,16 @@ class QueueCalls:
     ) -> list[tuple[MessageQueue, ClientError]]:
         runtime, trace = self._core.runtime, self._core.trace
         code = RequestCode.UPDATE_CONSUMER_OFFSET
-        # (queue, offset, call, operation of the trace); no call where no connection to the leader is open.
-        started: list[tuple[MessageQueue, int, PendingCall | None, int]] = []
+        started: list[tuple[MessageQueue, int, PendingCall, int]] = []
+        """Queue, offset, call, operation of the trace."""
+        left: list[tuple[MessageQueue, int]] = []
+        """What has no open connection to its leader, or was not confirmed there."""
         for queue, offset in offsets:
             if is_outdated(queue):
                 continue
             connection = self._leader_connection(queue)
             if connection is None:
-                started.append((queue, offset, None, -1))
+                left.append((queue, offset))
                 continue
             recording = self._commit_recording(queue, offset)
             operation = recording.begin(runtime.now_ns()) if recording is not None else -1
@@ -180,23 +182,24 @@ class QueueCalls:
             # All are on their way before the first response is waited for.
             call = connection.start_call(code, fields, b"", self.patient.timeout_s)
             started.append((queue, offset, call, operation))
+        for queue, offset, call, operation in started:
+            error: ClientError | None = None
+            try:
+                response = await call.wait()
+                if response.code != ResponseCode.SUCCESS:
+                    error = broker_error(response, "broker")
+            except ConnectionFailed as failure:
+                error = failure
+            if trace is not None and error is None:
+                _record_commit(trace, runtime.now_ns(), operation, response)
+            elif trace is not None:
+                trace.info(runtime.now_ns(), operation, str(error))
+            if error is not None:
+                left.append((queue, offset))
         failures: list[tuple[MessageQueue, ClientError]] = []
-        for queue, offset, pending, operation in started:
-            if pending is not None:
-                try:
-                    response = await pending.wait()
-                    error: ClientError | None = None
-                    if response.code != ResponseCode.SUCCESS:
-                        error = broker_error(response, "broker")
-                except ConnectionFailed as failure:
-                    error = failure
-                if trace is not None and error is None:
-                    _record_commit(trace, runtime.now_ns(), operation, response)
-                elif trace is not None:
-                    trace.info(runtime.now_ns(), operation, str(error))
-                if error is None:
-                    continue
-            # There was no connection, or the call failed: a patient call finds a member of the group that answers.
+
+        async def ask(queue: MessageQueue, offset: int) -> None:
+            """Find a member of the group that answers."""
             fields = self._commit_fields(queue, offset)
             recording = self._commit_recording(queue, offset)
             try:
@@ -206,6 +209,13 @@ class QueueCalls:
                 pass
             except ClientError as failure:
                 failures.append((queue, failure))
+
+        if left:
+            # At the same time: one after the other, the queues of a group that is away would take their time limits
+            # together, in which the consumer takes up no queue and stores no other offset.
+            async with runtime.task_group() as tasks:
+                for queue, offset in left:
+                    tasks.start_soon(ask, queue, offset)
         return failures
 
     def _commit_recording(self, queue: MessageQueue, offset: int) -> Recording | None:

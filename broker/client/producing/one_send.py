@@ -36,7 +36,6 @@ from broker.client.errors import (
     ClientError,
     ConnectionFailed,
     MessageRejected,
-    NameServerUnavailable,
     NoRoute,
     NotDelivered,
     SendOutcomeUnknown,
@@ -56,7 +55,7 @@ from broker.client.transport.calls import Call
 from broker.client.transport.connection import Connection
 from broker.client.transport.core import BUSY_CODES, broker_error
 from broker.client.transport.pauses import Pauses
-from broker.client.transport.routes import TopicRoute
+from broker.client.transport.routes import TopicRoute, failed_last
 from broker.client.transport.runtime import Event
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -85,7 +84,7 @@ class _Trouble:
     pauses: Pauses
     last_error: ClientError | None = None
     failed: list[str] = field(default_factory=list)
-    """Addresses that failed since the last pause, and the last one before it."""
+    """Addresses that failed, each once, the last one at the end."""
     failed_groups: list[str] = field(default_factory=list)
     """Broker groups that failed, among which nothing may be stored; others are preferred from then on."""
 
@@ -249,12 +248,12 @@ class OneSend(Call):
     async def _find_route(self) -> None:
         """Ask for a route.
 
-        Raises NoRoute, NameServerUnavailable and BrokerError before the first attempt, if no retry helps.
+        Raises BrokerError and ClientClosed before the first attempt, unless the message may be stored already.
         """
         try:
             self._route = await self.sender.route_before(self._end_ns(), self._outgoing.topic)
-        except (NoRoute, NameServerUnavailable, BrokerError) as error:
-            if self._attempts == 0 and not error.retry_may_help:
+        except ClientError as error:
+            if self._attempts == 0 and not self._maybe_stored and not error.retry_may_help:
                 raise
             self._troubles().last_error = error
             self._route = None
@@ -271,6 +270,7 @@ class OneSend(Call):
             )
         lacking = route.lacks(target)
         if lacking is None:
+            # Each in its turn: this client may reach only one of them, and name servers do not know which.
             return route.address(target.broker_name, avoid=trouble.failed)
         if trouble.failed:
             return trouble.failed[-1]  # gone from the route while it was tried: it may serve all the same
@@ -281,7 +281,7 @@ class OneSend(Call):
         """Note a failure: the next attempt goes to another member, and to another group where that is allowed."""
         trouble = self._troubles()
         assert self._address is not None, "an attempt has an address"
-        trouble.failed.append(self._address)
+        trouble.failed = failed_last(trouble.failed, self._address)
         if not self._maybe_stored and not isinstance(self._choice, MessageQueue):
             # A key or a selector chooses anew, too: the same queue, unless the topic has changed and lost it.
             assert self._target is not None, "an attempt has a target"
@@ -290,6 +290,8 @@ class OneSend(Call):
 
     async def _wait_for_another(self) -> bool:
         """Pause if need be, and ask for a new route; returns True if there is time for another attempt."""
+        if not self.sender.core.is_open:
+            return False  # left by another task: what is known of the message now is all that will be
         runtime, trouble, end_ns = self.sender.core.runtime, self._troubles(), self._end_ns()
         remaining_s = (end_ns - runtime.now_ns()) / 1e9
         # The first repetition needs no pause when another member is at hand: a lost connection says little of it.
@@ -298,13 +300,12 @@ class OneSend(Call):
             if pause_s >= remaining_s:
                 return False
             await runtime.sleep(pause_s)
-            del trouble.failed[:-1]
         self._route = await self.sender.new_route(self._outgoing.topic, end_ns, self._route)
         # An outcome that is unknown already loses nothing by an attempt that is cut off.
         return end_ns - runtime.now_ns() > (0 if self._maybe_stored else _ATTEMPT_MIN_NS)
 
     def _has_untried_member(self) -> bool:
-        """Tell whether the topic's route has an address that has not failed since the last pause."""
+        """Tell whether the topic's route has an address that has not failed."""
         route, failed = self._route, self._troubles().failed
         return route is not None and any(address not in failed for _, _, address in route.addresses())
 

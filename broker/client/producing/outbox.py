@@ -42,7 +42,8 @@ class Sending:
     _result: SendResult | None = None
     _error: ClientError | None = None
     _done: Event | None = None
-    _asked: bool = False
+    _hearers: int = 0
+    """Those who wait for it or have waited to the end: the block need not tell of its failure."""
 
     @property
     def is_done(self) -> bool:
@@ -55,11 +56,15 @@ class Sending:
         Raises what `Producer.send` raises. When the block ends early, a message that was not sent yet raises
         NotDelivered, and one under way SendOutcomeUnknown. Errors that were waited for are not raised by the block.
         """
-        self._asked = True
+        self._hearers += 1
         if not self.is_done:
             if self._done is None:
                 self._done = self._runtime.event()
-            await self._done.wait()
+            try:
+                await self._done.wait()
+            except BaseException:
+                self._hearers -= 1
+                raise
         if self._error is not None:
             raise self._error
         assert self._result is not None
@@ -120,11 +125,11 @@ class Outbox:
         self._window.close()
 
     def failures(self) -> list[tuple[Message, ClientError]]:
-        """Return the messages that have failed and were never waited for, each with its error."""
+        """Return the messages that have failed and that nobody has waited for to the end, each with its error."""
         return [
             (sending.message, sending._error)
             for sending in self._failed
-            if not sending._asked and sending._error is not None
+            if not sending._hearers and sending._error is not None
         ]
 
     def _over(self, send: OneSend, result: SendResult | None, error: ClientError | None) -> None:

@@ -167,8 +167,8 @@ def _body(message: Message) -> Buffer:
 def _flag(message: Message) -> int:
     """Return the application's flag. Raises MessageRejected."""
     flag = message.flag
-    if not isinstance(flag, int):
-        raise MessageRejected(f"a flag is a whole number, not {flag!r}")
+    if not isinstance(flag, int) or not -(1 << 31) <= flag < 1 << 31:
+        raise MessageRejected(f"a flag is a whole number of 32 bits with a sign, not {flag!r}")
     return flag
 
 

@@ -11,8 +11,6 @@ one `Producer.resume` goes on asking about the same message; a new `send` of it 
 import ssl
 from collections.abc import AsyncIterable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Self
 
 from broker.client.errors import ReplyTimeout, SendOutcomeUnknown, UsageError
 from broker.client.message import Message, MessageQueue, MessageView, SendResult
@@ -23,7 +21,7 @@ from broker.client.producing.outgoing import Preparer, check_name
 from broker.client.producing.portion import Portion
 from broker.client.producing.requests import REPLY_TIMEOUT_S, Replies, Requests
 from broker.client.producing.sender import QueueChoice, Sender
-from broker.client.transport.core import CLOSE_TIMEOUT_S, ClientCore
+from broker.client.transport.core import CLOSE_TIMEOUT_S, ClientCore, CoreBlock
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.runtime import Runtime
@@ -34,7 +32,7 @@ SEND_TIMEOUT_S = 3.0
 """Time limit of a send in seconds, all attempts and pauses included."""
 
 
-class Producer:
+class Producer(CoreBlock):
     """Sends messages to the brokers that the name servers know.
 
         async with Producer("127.0.0.1:9876", group="orders") as producer:
@@ -80,7 +78,9 @@ class Producer:
         check_name("group", group)
         self.group = group
         self.core = ClientCore(
-            ConnectionOptions(name_servers, runtime, tls, credentials, trace), heartbeat=self._heartbeat
+            ConnectionOptions(name_servers, runtime, tls, credentials, trace),
+            heartbeat=self._heartbeat,
+            take_leave=self._take_leave,
         )
         self.preparer = Preparer(self.core.runtime, compress_above)
         """Makes messages ready to be sent. Transactions, which are built on this producer, use it."""
@@ -99,16 +99,9 @@ class Producer:
         """Replies to a request that a consumer has received: `Replies.reply`."""
         self._requests = Requests(self.core)
 
-    async def __aenter__(self) -> Self:
-        await self.core.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
+    async def _take_leave(self) -> None:
         with self.core.runtime.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             await self.core.unregister(producer_group=self.group)
-        return await self.core.__aexit__(kind, error, traceback)
 
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(client_id=self.core.client_id, producer_data_set=[ProducerData(self.group)])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from broker.client.errors import BrokerError, NameServerUnavailable, NoRoute, UsageError
+from broker.client.errors import ClientError, NameServerUnavailable, NoRoute, UsageError
 from broker.client.message import Message, MessageQueue, trace_key
 from broker.client.producing.lane import Lane
 from broker.client.producing.latency import LatencyClasses, SlowGroups
@@ -76,7 +76,7 @@ class Sender:
         with self.core.runtime.move_on_after((deadline_ns - self.core.runtime.now_ns()) / 1e9):
             try:
                 fresh = await self.core.routes.refresh(topic)
-            except (NoRoute, NameServerUnavailable, BrokerError):
+            except ClientError:
                 return old
             return fresh if fresh.writable else old
         return old

@@ -22,7 +22,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Final
 
 import msgspec
@@ -34,6 +33,7 @@ from broker.client.producing.one_send import OneSend
 from broker.client.producing.producer import SEND_TIMEOUT_S, Producer
 from broker.client.producing.sender import QueueChoice
 from broker.client.transport.connection import Connection
+from broker.client.transport.core import CoreBlock
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.patient_calls import PatientCalls
 from broker.client.transport.runtime import Runtime
@@ -92,7 +92,7 @@ class Transaction:
         await self._producer.decide(self.half, decision)
 
 
-class TransactionalProducer:
+class TransactionalProducer(CoreBlock):
     """Sends messages whose delivery depends on something else that is done; the head of this module has an example.
 
     - ``check``: is asked what became of a transaction whose decision no broker knows.
@@ -135,19 +135,10 @@ class TransactionalProducer:
         self.group = group
         self._check = check
         self._check_after_s = check_after_s
-        self._core = self.producer.core
-        self._core.on_request(RequestCode.CHECK_TRANSACTION_STATE, self._asked)
-        self._calls = PatientCalls(self._core, decision_timeout_s, decision_timeout_s / 3)
+        self.core = self.producer.core
+        self.core.on_request(RequestCode.CHECK_TRANSACTION_STATE, self._asked)
+        self._calls = PatientCalls(self.core, decision_timeout_s, decision_timeout_s / 3)
         self._checking = 0
-
-    async def __aenter__(self) -> TransactionalProducer:
-        await self.producer.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return await self.producer.__aexit__(kind, error, traceback)
 
     @asynccontextmanager
     async def transaction(
@@ -200,7 +191,7 @@ class TransactionalProducer:
 
         Raises as `Transaction.commit`, and ClientClosed outside the block.
         """
-        self._core.check_open()
+        self.core.check_open()
         _, commit_log_offset = parse_offset_message_id(half.offset_message_id)
         header = EndTransactionHeader(
             producer_group=self.group,
@@ -235,7 +226,7 @@ class TransactionalProducer:
         # The record in the body is the half message with the topic and queue that it is for.
         message.queue = MessageQueue(topic, header.broker_name or "", head.queue_id)
         self._checking += 1
-        self._core.tasks.start_soon(self._answer, connection, header, message)
+        self.core.tasks.start_soon(self._answer, connection, header, message)
 
     async def _answer(
         self, connection: Connection, header: CheckTransactionStateHeader, message: MessageView

@@ -39,4 +39,4 @@ class ThreadedConsumer:
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._client = Consumer(*arguments, **options)
         self._thread = OwnThread(self._client, f"trivet consumer {self._client.group}")
-        self._handover = Handover(self._client)
+        self._handover = Handover(self._client.hand_out)

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import trio
 
-from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.hand_out import HandOut
 from broker.client.message import MessageView
 
 
 class Handover:
     """Hands messages over so that none is skipped: what was taken, and did not arrive, comes again.
 
-    A consumer counts messages as done with when the next ones are taken. So none are taken before the reader has those
-    before: an interrupt, or an await that is cancelled, may leave them behind.
+    An interrupt, or an await that is cancelled, may leave messages behind. Until they have arrived no `commit` counts
+    them as done with.
     """
 
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._on_their_way: list[MessageView] = []
+    def __init__(self, hand_out: HandOut) -> None:
+        self._hand_out = hand_out
         self._one_at_a_time = trio.Lock()
 
     async def take(self, *, batch: bool = False) -> list[MessageView]:
         """Return the next message, or batch. Called in the consumer's thread; raises what reading raises."""
         async with self._one_at_a_time:  # one that was given up may not have noticed yet
-            if not self._on_their_way:
-                if batch:
-                    self._on_their_way = list(await anext(self._consumer.batches()))
-                else:
-                    self._on_their_way = [await anext(self._consumer)]
-            return self._on_their_way[: None if batch else 1]
+            self._hand_out.take_back()
+            messages = await anext(self._hand_out) if batch else [await self._hand_out.message()]
+            self._hand_out.on_their_way = len(messages)
+            return messages
 
     def arrived(self, messages: list[MessageView]) -> list[MessageView]:
         """Note that the reader has them. Called in the reader's thread."""
-        del self._on_their_way[: len(messages)]
+        if messages:
+            self._hand_out.on_their_way = 0
         return messages

@@ -32,6 +32,7 @@ class OwnThread(Generic[Held]):
         """`close` was called, maybe before the thread had a token by which it could be told."""
         self._opened: Future[Held] = Future()
         self._ended: Future[None] = Future()
+        self._ended.set_running_or_notify_cancel()  # whoever gives up waiting for the end does not prevent it
         self._token: trio.lowlevel.TrioToken | None = None
         self._calls: trio.Nursery | None = None
         self._closing: trio.Event | None = None
@@ -75,12 +76,12 @@ class OwnThread(Generic[Held]):
                 future.add_done_callback(lambda done: self._cancel(scope) if done.cancelled() else None)
                 try:
                     result = await call(*arguments, **named)
-                except trio.Cancelled:
-                    if not future.cancelled():  # the block is left
-                        _fail(future, ClientClosed("the block was left while this was under way"))
-                    raise
                 except Exception as error:
                     _fail(future, error)
+                except BaseException:
+                    # The block is left, or the call was given up; other errors may be grouped with the cancellation.
+                    _fail(future, ClientClosed("the block was left while this was under way"))
+                    raise
                 else:
                     if future.set_running_or_notify_cancel():
                         future.set_result(result)

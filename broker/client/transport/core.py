@@ -7,7 +7,8 @@ Brokers keep the groups of a client for each connection, so the first call on a 
 heartbeat.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
@@ -57,7 +58,8 @@ class ClientCore:
 
     ``heartbeat`` returns the producer and consumer groups to announce; None means that there are none. Heartbeats go to
     leaders only, with ``include_slaves`` to followers, too: every broker must know the members of a consumer group.
-    Raises UsageError for name servers that are no addresses.
+    ``take_leave`` is called at the end, while connections are still open. Raises UsageError for name servers that are
+    no addresses.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class ClientCore:
         options: ConnectionOptions,
         *,
         heartbeat: Callable[[], HeartbeatData] | None = None,
+        take_leave: Callable[[], Awaitable[None]] | None = None,
         include_slaves: bool = False,
     ) -> None:
         self.runtime = options.chosen_runtime()
@@ -73,11 +76,11 @@ class ClientCore:
         self._addresses = parse_name_servers(options.name_servers)
         self._handlers: dict[int, RequestHandler] = {}
         self._heartbeat = heartbeat
+        self._take_leave = take_leave
         self._include_slaves = include_slaves
         self._credentials = options.credentials
         self._task_scope: AbstractAsyncContextManager[TaskGroup] | None = None
-        self._open = False
-        self.broker_versions: dict[str, int] = {}
+        self.is_open = False
         self.tasks: TaskGroup
         self.pool: ConnectionPool
         self.name_servers: NameServers
@@ -92,7 +95,7 @@ class ClientCore:
         self.pool = ConnectionPool(self.runtime, self.tasks, self._handlers, self._greet, self._credentials)
         self.name_servers = NameServers(self.runtime, self.pool, self._addresses)
         self.routes = RouteCache(self.runtime, self.tasks, self.name_servers)
-        self._open = True
+        self.is_open = True
         self.tasks.start_soon(self.routes.keep_fresh)
         if self._heartbeat is not None:
             self.tasks.start_soon(self._beat)
@@ -102,10 +105,17 @@ class ClientCore:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         assert self._task_scope is not None
-        self._open = False
-        self.pool.close()
-        self.tasks.cancel()
-        return await self._task_scope.__aexit__(kind, error, traceback)
+        try:
+            if self._take_leave is not None:
+                await self._take_leave()
+        finally:
+            # Whatever the leave ends in, a second Ctrl-C for example: the tasks end before the block does.
+            self.is_open = False
+            self.pool.close()
+            self.tasks.cancel()
+            is_handled = await self._task_scope.__aexit__(kind, error, traceback)
+            self.routes.close()
+        return is_handled
 
     def on_request(self, code: int, handler: RequestHandler) -> RequestHandler | None:
         """Set the handler of a broker's requests with this code; returns the one it had.
@@ -118,7 +128,7 @@ class ClientCore:
 
     def check_open(self) -> None:
         """Check that the client is in use. Raises ClientClosed before ``async with`` and after it."""
-        if not self._open:
+        if not self.is_open:
             raise ClientClosed("used outside its `async with` block")
 
     # Heartbeats ----------------------------------------------------------------------------------------------------
@@ -130,20 +140,15 @@ class ClientCore:
         """
         if self._heartbeat is None:
             return
-        greeted = []
+        calls = []
         for address in self.broker_addresses():
             connection = self.pool.find(address)
             if connection is None:
                 self.tasks.start_soon(self._connect_quietly, address)
             elif (pending := self._start_heartbeat(connection)) is not None:
-                greeted.append((address, pending))
+                calls.append(pending)
         # All are on their way before the first response is waited for: one slow broker delays no other's heartbeat.
-        for address, pending in greeted:
-            try:
-                response = await pending.wait()
-                self.broker_versions[address] = response.version
-            except ConnectionFailed:
-                pass
+        await _all_ended(calls)
 
     def broker_addresses(self) -> list[str]:
         """Return the addresses of all brokers of the known routes that should know this client, each once."""
@@ -176,10 +181,8 @@ class ClientCore:
             return None
 
     async def _connect_quietly(self, address: str) -> None:
-        try:
+        with contextlib.suppress(ConnectionFailed):
             await self.pool.get(address)
-        except ConnectionFailed:
-            pass
 
     async def unregister(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
@@ -196,14 +199,30 @@ class ClientCore:
         calls = []
         for connection in self.pool.open_connections():
             if connection.address not in self._addresses:
-                try:
+                with contextlib.suppress(ConnectionFailed):
                     calls.append(
                         connection.start_call(RequestCode.UNREGISTER_CLIENT, fields, b"", CLOSE_TIMEOUT_S)
                     )
-                except ConnectionFailed:
-                    pass
-        for pending in calls:
-            try:
-                await pending.wait()
-            except ConnectionFailed:
-                pass
+        await _all_ended(calls)
+
+
+async def _all_ended(calls: Sequence[PendingCall]) -> None:
+    """Wait until each call has its response or has failed."""
+    for pending in calls:
+        with contextlib.suppress(ConnectionFailed):
+            await pending.wait()
+
+
+class CoreBlock:
+    """The ``async with`` block of a client, which is that of its core."""
+
+    core: ClientCore
+
+    async def __aenter__(self) -> Self:
+        await self.core.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self.core.__aexit__(kind, error, traceback)

@@ -1,8 +1,8 @@
 """Calls to the broker group of a queue, repeated until one of its members gives an accepted response.
 
 For requests that may be repeated freely: queries, commits of consumer offsets, decisions of transactions, replies. The
-leader is asked first. A member that fails is left out of the next attempt, which has a new route and comes after a
-pause; pauses grow. Each attempt is recorded in the trace, if there is one, with what it saw.
+leader is asked first. After a failure another member is, with a new route and after a pause, each in its turn; pauses
+grow. Each attempt is recorded in the trace, if there is one, with what it saw.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from broker.client.message import MessageQueue
 from broker.client.transport.connection import Fields
 from broker.client.transport.core import ClientCore, broker_error
 from broker.client.transport.pauses import Pauses
-from broker.client.transport.routes import TopicRoute
+from broker.client.transport.routes import TopicRoute, failed_last
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.route import MASTER_ID
@@ -80,7 +80,7 @@ class PatientCalls:
                 route = await self._route_before(deadline_ns, queue.topic)
                 address = address_of(route, queue, avoid=avoid)
                 # Whatever comes of it, the next attempt goes to another member: any of them forwards to the leader.
-                avoid = [address]
+                avoid = failed_last(avoid, address)
                 remaining_s = max((deadline_ns - runtime.now_ns()) / 1e9, 0.001)
                 limit_s = min(remaining_s, self._attempt_timeout_s)
                 # As late as possible: waiting for a route takes time, in which the caller may have changed its mind.

@@ -39,6 +39,7 @@ class ConnectionPool:
     _credentials: Credentials | None = None
     _connections: dict[str, Connection] = field(default_factory=dict)
     _openings: dict[str, _Opening] = field(default_factory=dict)
+    _closed: bool = False
 
     def find(self, address: str) -> Connection | None:
         """Return the open connection to the address, None when there is none now."""
@@ -57,6 +58,8 @@ class ConnectionPool:
         connection = self.find(address)
         if connection is not None:
             return connection
+        if self._closed:
+            raise ConnectFailed(address, "the client was closed")
         opening = self._openings.get(address)
         if opening is None:
             opening = self._openings[address] = _Opening(self._runtime.event())
@@ -112,6 +115,7 @@ class ConnectionPool:
             await opened.run()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and open no more."""
+        self._closed = True
         for connection in self._connections.values():
             connection.close("the client was closed")

@@ -6,6 +6,7 @@ more, so its users may see a failover only after 30 s. Here a failed call asks f
 same topic share one request, which runs in a task of its own so that none of them takes it down by being cancelled.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -63,20 +64,22 @@ class TopicRoute:
     """The permissions that each group gives clients for the topic, by broker name: bits of `codes.Permission`."""
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID, avoid: Sequence[str] = ()) -> str | None:
-        """Return the address of that member of the group, or of another one if it is unknown or to be avoided.
+        """Return the address of that member of the group, or of another one if it is unknown or the last that failed.
 
-        If all are to be avoided it is that member's all the same. None means that the group is not registered.
+        ``avoid`` has the addresses that failed, each once, the last one at the end (`failed_last`). The others take
+        turns between the attempts at that member, so that whoever goes on asking comes to each. None means that the
+        group is not registered.
         """
         addresses = self.brokers.get(broker_name)
         if not addresses:
             return None
         preferred = addresses.get(broker_id)
-        if preferred is not None and preferred not in avoid:
+        if preferred is not None and (not avoid or preferred != avoid[-1]):
             return preferred
-        others = [address for _, address in sorted(addresses.items()) if address not in avoid]
-        if others:
-            return others[0]
-        return preferred if preferred is not None else min(addresses.items())[1]
+        return min(
+            (address for _, address in sorted(addresses.items())),
+            key=lambda address: avoid.index(address) if address in avoid else -1,
+        )
 
     def lacks(self, queue: MessageQueue) -> str | None:
         """Return the reason why there is no such queue, None where there is one or may be one."""
@@ -94,6 +97,11 @@ class TopicRoute:
             for name, members in sorted(self.brokers.items())
             for broker_id, address in sorted(members.items())
         ]
+
+
+def failed_last(failed: Sequence[str], address: str) -> list[str]:
+    """Return the addresses that failed, in that order and each once, now that this one has (`TopicRoute.address`)."""
+    return [*(other for other in failed if other != address), address]
 
 
 def parse_route(topic: str, body: bytes | memoryview) -> TopicRoute:
@@ -136,7 +144,8 @@ def _ordered_queues(topic: str, conf: str, brokers: Mapping[str, Mapping[int, st
     queues: list[MessageQueue] = []
     for item in conf.split(";"):
         name, separator, count = item.rpartition(":")
-        if separator and count.isdigit() and brokers.get(name):
+        # As few digits as numbers have that brokers permit: a longer one would take all memory.
+        if separator and re.fullmatch("[0-9]{1,5}", count) and brokers.get(name):
             queues += [MessageQueue(topic, name, number) for number in range(int(count))]
     return queues
 
@@ -216,6 +225,7 @@ class RouteCache:
         self._name_servers = name_servers
         self._routes: dict[str, TopicRoute] = {}
         self._refreshes: dict[str, _Refresh] = {}
+        self._closed = False
 
     def find(self, topic: str) -> TopicRoute | None:
         """Return the known route, None if there is none."""
@@ -255,6 +265,8 @@ class RouteCache:
         A route that was known stays known when no name server answers, or when the topic has none now: its brokers may
         still serve, and the caller hears of the error anyhow.
         """
+        if self._closed:
+            raise ClientClosed("the client was closed")
         refresh = self._refreshes.get(topic)
         if refresh is None:
             refresh = self._refreshes[topic] = _Refresh(self._runtime.event())
@@ -271,6 +283,10 @@ class RouteCache:
             await self.refresh(topic)
         except (NoRoute, NameServerUnavailable, BrokerError):
             pass
+
+    def close(self) -> None:
+        """Ask for no more routes."""
+        self._closed = True
 
     async def keep_fresh(self) -> None:
         """Renew all known routes every 30 s, until cancelled."""

@@ -75,11 +75,9 @@ class WriteQueue:
         assert self.handed_bytes + self._backlog_bytes == self.queued_bytes, (
             f"{self.handed_bytes} + {self._backlog_bytes} bytes of {self.queued_bytes}"
         )
-        if not self._backlog_bytes:
-            self._backlog = []
-            return
+        self._tell_of_room()
         self._backlog = drop_bytes(self._backlog, sent)
-        if self._wake is not None:
+        if self._backlog and self._wake is not None:
             self._wake_up(self._wake)
 
     async def run(self) -> None:
@@ -96,9 +94,7 @@ class WriteQueue:
             self._writing = True
             await self._stream.send_all(buffers)
             self._writing = False
-            if self._room is not None:
-                self._room.set()
-                self._room = None
+            self._tell_of_room()
 
     async def wait_room(self, address: str, timeout_s: float) -> None:
         """Wait until the backlog is not full, or closed. Raises CallTimeout after ``timeout_s`` seconds."""
@@ -117,6 +113,11 @@ class WriteQueue:
         for event in (self._wake, self._room):
             if event is not None:
                 event.set()
+
+    def _tell_of_room(self) -> None:
+        if self._room is not None:
+            self._room.set()
+            self._room = None
 
     def _wake_up(self, task: Event) -> None:
         task.set()

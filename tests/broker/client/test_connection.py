@@ -7,7 +7,7 @@ import trio
 
 from broker.client.errors import CallTimeout, ConnectionLost
 from broker.client.transport.connection import Connection
-from broker.client.transport.write_queue import BACKLOG_BYTES_MAX
+from broker.client.transport.write_queue import BACKLOG_BYTES_MAX, WriteQueue
 from broker.remoting.codes import FLAG_RESPONSE
 from broker.remoting.command import RemotingCommand, encode, request, response
 from tests.broker.client.links import ClientRuntime, Link, MemoryStream, Pipe, Server, World
@@ -183,3 +183,19 @@ async def test_the_end_of_the_stream_is_a_loss(setup: Setup) -> None:
     setup.link.to_client.end()
     with pytest.raises(ConnectionLost, match="peer closed"):
         await pending.wait()
+
+
+async def test_room_that_a_write_without_waiting_makes_is_told_of(
+    runtime: ClientRuntime, nursery: trio.Nursery
+) -> None:
+    pipe = Pipe()
+    queue = WriteQueue(runtime, MemoryStream(pipe, Pipe()))
+    queue.hold()
+    queue.put(bytes(BACKLOG_BYTES_MAX + 1), b"")
+    nursery.start_soon(queue.wait_room, "s:1", 3.0)
+    await trio.testing.wait_all_tasks_blocked()
+    queue.write_now()
+    started = trio.current_time()
+    await trio.testing.wait_all_tasks_blocked()
+    assert not nursery.child_tasks
+    assert trio.current_time() == started

@@ -138,6 +138,31 @@ async def test_batches_and_single_messages_mix(broker: Broker, runtime: ClientRu
 
 
 @pytest.mark.filterwarnings("error")
+async def test_many_offsets_of_a_group_that_is_away_fail_together(
+    world: World, runtime: ClientRuntime
+) -> None:
+    """Not one after the other, each when its time is over: meanwhile the consumer would store and take up nothing."""
+    (broker,) = one_group(world, queues=8)
+    for queue_id in range(8):
+        fill(broker, 1, queue_id)
+    async with consuming(runtime) as consumer:
+        await take(consumer, 8)
+        broker.kill()
+        started = trio.current_time()
+        with pytest.raises(ConnectionFailed):
+            await consumer.commit()
+        assert trio.current_time() - started < 2 * 3.0, "of each topic the first one goes alone"
+
+
+async def test_a_batch_is_the_applications_own(broker: Broker, runtime: ClientRuntime) -> None:
+    fill(broker, 3)
+    async with consuming(runtime) as consumer:
+        batch = await anext(consumer.batches())
+        batch.clear()
+        await consumer.commit()
+        assert stored_offset(broker) == 3
+
+
 async def test_batches_that_are_left_early_leave_nothing_to_be_closed(
     broker: Broker, runtime: ClientRuntime
 ) -> None:
@@ -379,6 +404,15 @@ async def test_a_dead_leader_is_left_for_another_member(world: World, runtime: C
         await consumer.commit()
         await trio.sleep(1)
         assert [stored_offset(follower) for follower in followers] == [6, 6]
+
+
+async def test_a_member_that_alone_can_be_reached_is_read_from(world: World, runtime: ClientRuntime) -> None:
+    """Name servers do not know which members this client reaches."""
+    leader, other, _ = one_group(world, members=3)
+    fill(leader, 3)
+    leader.up = other.up = False
+    async with consuming(runtime) as consumer:
+        assert bodies(await take(consumer, 3)) == [b"0", b"1", b"2"]
 
 
 async def test_the_broker_that_an_answer_suggests_is_asked_next(world: World, runtime: ClientRuntime) -> None:

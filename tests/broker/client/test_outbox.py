@@ -43,6 +43,23 @@ class Held:
         del self.kept[:count]
 
 
+async def test_a_failure_whose_wait_was_given_up_is_raised_by_the_block(
+    broker: Broker, runtime: ClientRuntime
+) -> None:
+    broker.script(SEND, *[code(2)] * 1000)
+    async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
+
+        async def give_up() -> None:
+            async with producer.outbox() as outbox:
+                sending = await outbox.send(Message("t", b"x"))
+                with trio.move_on_after(0.1):
+                    await sending.wait()
+
+        with pytest.raises(SendsFailed) as caught:
+            await give_up()
+    assert [message.body for message, _ in caught.value.failures] == [b"x"]
+
+
 async def test_so_many_at_the_same_time_and_then_back_pressure(
     broker: Broker, runtime: ClientRuntime
 ) -> None:

@@ -160,6 +160,8 @@ async def test_large_bodies_are_compressed_if_wanted(broker: Broker, runtime: Cl
         Message("t", b"x", properties={"TAGS": "v"}),
         Message("t", b"x", properties={"n": "v" * 32768}),
         Message("t", b"x", properties={"n": "v" * 31 * 1024}),
+        Message("t", b"x", flag=1 << 31),
+        Message("t", b"x", flag=-(1 << 31) - 1),
     ],
     ids=lambda message: repr(message)[:40],
 )
@@ -293,6 +295,29 @@ async def test_closing_does_not_hang_on_a_silent_broker(broker: Broker, runtime:
         await producer.send(Message("t", b"x"))
         started = trio.current_time()
     assert trio.current_time() - started <= 3.01
+
+
+async def test_a_leave_that_is_interrupted_ends_the_block(
+    broker: Broker, runtime: ClientRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a second Ctrl-C while brokers are told: no task is left, and the program gets its interrupt."""
+
+    async def interrupted(**options: str) -> None:
+        raise KeyboardInterrupt
+
+    producer = Producer(NAME_SERVER, group="p", runtime=runtime)
+    monkeypatch.setattr(producer.core, "unregister", interrupted)
+
+    async def use() -> None:
+        async with producer:
+            await producer.send(Message("t", b"x"))
+
+    tasks = trio.lowlevel.current_statistics().tasks_living
+    with pytest.raises(KeyboardInterrupt):
+        await use()
+    assert producer.core.pool.open_connections() == []
+    await trio.testing.wait_all_tasks_blocked()
+    assert trio.lowlevel.current_statistics().tasks_living == tasks
 
 
 async def test_errors_of_the_body_come_out_bare(world: World, runtime: ClientRuntime) -> None:

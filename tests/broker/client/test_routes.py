@@ -10,7 +10,7 @@ from broker.client.message import Message, MessageQueue
 from broker.client.producing.producer import Producer
 from broker.client.transport.core import ClientCore
 from broker.client.transport.options import ConnectionOptions
-from broker.client.transport.routes import TopicRoute, parse_name_servers, parse_route
+from broker.client.transport.routes import TopicRoute, failed_last, parse_name_servers, parse_route
 from broker.remoting.codes import RequestCode
 from tests.broker.client.cancellation import cancel_at_step
 from tests.broker.client.cluster import Broker, Cluster, NameServerHost, one_group
@@ -70,13 +70,25 @@ def test_the_order_configuration_fixes_the_queues() -> None:
     assert [queue.queue_id for queue in route.writable] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("count", ["²", "-1", "", "9" * 12, "9" * 5000])
+def test_numbers_that_are_none_are_passed_over(count: str) -> None:
+    assert _route(_queues("b", 6, 8, 8), extra=f',"orderTopicConf":"b:{count}"').writable == ()
+
+
 def test_the_address_asked_next() -> None:
     brokers = {"b": {0: "l:1", 1: "f:1", 2: "g:1"}, "leaderless": {1: "f:1", 2: "g:1"}}
     route = TopicRoute("t", brokers, (), (), ())
     assert route.address("b") == "l:1"
     assert route.address("b", 2) == "g:1"
     assert route.address("b", avoid=["l:1"]) == "f:1"
-    assert route.address("b", avoid=["l:1", "f:1", "g:1"]) == "l:1", "when all failed, begin anew"
+    avoid: list[str] = []
+    asked: list[str] = []
+    for _ in range(6):
+        address = route.address("b", avoid=avoid)
+        assert address is not None
+        asked.append(address)
+        avoid = failed_last(avoid, address)
+    assert asked == ["l:1", "f:1", "l:1", "g:1", "l:1", "f:1"], "the others take turns"
     assert route.address("leaderless") == "f:1"
     assert route.address("unknown") is None
 

@@ -14,13 +14,14 @@ from broker.client.errors import (
     UsageError,
 )
 from broker.client.message import Message, SendStatus
+from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, response
 from broker.remoting.route import MASTER_ID
 from broker.trace import Info
 from log.formats.record import decode_record
 from tests.broker.client.cluster import NAME_SERVER, Broker, Cluster, one_group
-from tests.broker.client.links import ClientRuntime, Link, World, code, reset, silent
+from tests.broker.client.links import ClientRuntime, Link, Step, World, code, reset, silent
 from tests.broker.client.producers import SEND, Recorded, producing, unique_keys
 
 # What is tried again ---------------------------------------------------------------------------------
@@ -38,6 +39,15 @@ async def test_a_passing_refusal_is_tried_again_elsewhere_at_once(
         assert trio.current_time() == started, "another member is asked without a pause"
     assert (len(leader.received(SEND)), len(follower.received(SEND))) == (1, 1)
     assert leader.stored() == [b"x"]
+
+
+async def test_a_member_that_alone_can_be_reached_is_found(world: World, runtime: ClientRuntime) -> None:
+    """Name servers do not know which members this client reaches."""
+    leader, other, _ = one_group(world, members=3)
+    leader.up = other.up = False
+    async with producing(runtime) as producer:
+        await producer.send(Message("t", b"x"))
+    assert leader.stored() == [b"x"], "the leader has it, from the last one"
 
 
 async def test_a_lost_connection_is_tried_again_with_the_same_key(
@@ -365,3 +375,42 @@ async def test_a_group_without_leader_is_used_when_there_is_no_other(
             other.restart()
         await trio.sleep(1)
     assert follower.stored() == other.stored() == [b"x"]
+
+
+async def test_a_resumed_send_whose_route_is_refused_is_still_of_unknown_outcome(
+    broker: Broker, runtime: ClientRuntime
+) -> None:
+    """The route by which a new topic is sent to is not kept; a refusal would say that nothing is stored."""
+    broker.script(SEND, *[silent] * 2)
+    async with producing(runtime) as producer:
+        with pytest.raises(SendOutcomeUnknown) as caught:
+            await producer.send(Message("new", b"x"))
+        name_server = broker.cluster.name_servers[NAME_SERVER]
+        name_server.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, *[code(16)] * 1000)
+        with pytest.raises(SendOutcomeUnknown) as again:
+            await producer.resume(caught.value)
+        assert isinstance(again.value.last_error, BrokerError)
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"), [(silent, SendOutcomeUnknown), (code(2), NotDelivered)], ids=["waits", "pauses"]
+)
+async def test_a_send_ends_when_another_task_leaves_the_block(
+    broker: Broker, runtime: ClientRuntime, step: Step, expected: type[Exception]
+) -> None:
+    broker.script(SEND, *[step] * 1000)
+    errors: list[Exception] = []
+
+    async def send(producer: Producer) -> None:
+        try:
+            await producer.send(Message("t", b"x"))
+        except Exception as error:
+            errors.append(error)
+
+    async with trio.open_nursery() as nursery:
+        async with producing(runtime) as producer:
+            nursery.start_soon(send, producer)
+            await trio.sleep(0.1)
+        left = trio.current_time()
+    assert trio.current_time() - left < 1
+    assert [type(error) for error in errors] == [expected]

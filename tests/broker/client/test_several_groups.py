@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from broker.client.admin import AdminClient
+from broker.client.consuming.consumer import Consumer
 from broker.client.errors import NoRoute
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
@@ -110,3 +111,25 @@ async def test_a_topic_in_some_groups(world: World, runtime: ClientRuntime) -> N
         await admin.delete_topic_in_group("t", "ga")  # again, as of somebody who does not know
         with pytest.raises(NoRoute, match="ga, gb"):
             await admin.create_topic("u", groups=["gc"])
+
+
+async def test_a_broadcast_consumer_without_a_file_goes_on_where_it_was(
+    world: World, runtime: ClientRuntime
+) -> None:
+    """When a group is away for so long that its queues are given up, and then back."""
+    (first,), _ = two_groups(world, members=1)
+    async with Consumer(
+        NAME_SERVER, group="c", topics="t", start="last", broadcast=True, runtime=runtime
+    ) as consumer:
+        await consumer.wait_assigned()
+        await trio.sleep(1)
+        first.append("t", 0, b"1")
+        assert (await anext(consumer)).body == b"1"
+        first.append("t", 0, b"2")
+        first.kill()
+        await trio.sleep(120)
+        assert {queue.broker_name for queue in consumer.assignment()} == {"gb"}
+        first.restart()
+        first.append("t", 0, b"3")
+        with trio.fail_after(120):
+            assert [(await anext(consumer)).body for _ in range(3)] == [b"1", b"2", b"3"]
