@@ -262,17 +262,33 @@ def encode_head(command: RemotingCommand, body_length: int) -> bytes:
 
     Raises ValueError for what cannot be carried: a frame over 16 MiB, in the binary header a code over 32767.
     """
-    return _encode_head(
-        command.serialization,
-        command.code,
-        command.flag,
-        command.language,
-        command.opaque,
-        command.version,
-        command.remark,
-        command.header,
-        body_length,
+    header, language = command.header, command.language
+    if command.serialization == JSON:
+        # Raw JSON (a received command sent on) is copied into the new header as it is.
+        fields = header if type(header) is msgspec.Raw or header is None else _fields_of(header)
+        encoded = _encode_json(
+            _WireHeader(
+                code=command.code,
+                extFields=fields,
+                flag=command.flag,
+                language=language if isinstance(language, str) else _language_names.get(language, "OTHER"),
+                opaque=command.opaque,
+                remark=command.remark,
+                serializeTypeCurrentRPC="JSON",
+                version=command.version,
+            )
+        )
+        return frame_head(JSON, encoded, body_length)
+    assert command.serialization == ROCKETMQ, command.serialization
+    if isinstance(language, str):
+        language = LanguageCode[language] if language in LanguageCode.__members__ else LanguageCode.OTHER
+    field_bytes = header if isinstance(header, bytes) else encode_binary_fields(_fields_of(header))
+    encoded = encode_binary_header(
+        BinaryHeader(
+            command.code, language, command.version, command.opaque, command.flag, command.remark, field_bytes
+        )
     )
+    return frame_head(ROCKETMQ, encoded, body_length)
 
 
 def encode_response_head(
@@ -282,7 +298,7 @@ def encode_response_head(
     fields: dict[str, str] | msgspec.Struct | None = None,
     body_length: int = 0,
 ) -> bytes:
-    """`encode_head` of `response` without the command between: the way of the send and pull processors.
+    """`encode_head` of `response`, in JSON without the command between: the way of the send and pull processors.
 
     A dict of strings is encoded as it is, about twice as fast as a header struct.
     """
@@ -296,17 +312,7 @@ def encode_response_head(
             b"" if remark is None else b'"remark":%b,' % _encode_json(remark),
         )
         return frame_head(JSON, header, body_length)
-    return _encode_head(
-        to.serialization,
-        code,
-        FLAG_RESPONSE,
-        OWN_LANGUAGE,
-        to.opaque,
-        OWN_VERSION,
-        remark,
-        fields,
-        body_length,
-    )
+    return encode_head(response(to, code, remark, fields), body_length)
 
 
 def encode(command: RemotingCommand) -> bytes:
@@ -342,41 +348,6 @@ def frame_head(serialization: int, header: bytes, body_length: int) -> bytes:
     if total_length + 4 > FRAME_SIZE_MAX:
         raise ValueError(f"a frame of {total_length + 4} bytes, at most {FRAME_SIZE_MAX} are allowed")
     return _FRAME_START.pack(total_length, serialization << 24 | header_length) + header
-
-
-def _encode_head(
-    serialization: int,
-    code: int,
-    flag: int,
-    language: str | int,
-    opaque: int,
-    version: int,
-    remark: str | None,
-    header: Header,
-    body_length: int,
-) -> bytes:
-    if serialization == JSON:
-        # Raw JSON (a received command sent on) is copied into the new header as it is.
-        ext_fields = header if type(header) is msgspec.Raw or header is None else _fields_of(header)
-        encoded = _encode_json(
-            _WireHeader(
-                code=code,
-                extFields=ext_fields,
-                flag=flag,
-                language=language if isinstance(language, str) else _language_names.get(language, "OTHER"),
-                opaque=opaque,
-                remark=remark,
-                serializeTypeCurrentRPC="JSON",
-                version=version,
-            )
-        )
-        return frame_head(JSON, encoded, body_length)
-    assert serialization == ROCKETMQ, serialization
-    if isinstance(language, str):
-        language = LanguageCode[language] if language in LanguageCode.__members__ else LanguageCode.OTHER
-    field_bytes = header if isinstance(header, bytes) else encode_binary_fields(_fields_of(header))
-    encoded = encode_binary_header(BinaryHeader(code, language, version, opaque, flag, remark, field_bytes))
-    return frame_head(ROCKETMQ, encoded, body_length)
 
 
 def _fields_of(header: Header) -> dict[str, str]:

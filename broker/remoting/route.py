@@ -47,19 +47,15 @@ class TopicRouteData(msgspec.Struct, rename="camel", kw_only=True):
 
     def encode(self, client_version: int, accept_standard_json_only: bool) -> bytes:
         """For a client of that version: standard JSON from V4_9_4 on or if it asked for it, bare keys below."""
-        if client_version >= Version.V4_9_4 or accept_standard_json_only:
-            return ascii_only(encode_body(self._wire([_standard(data) for data in self.broker_datas])))
-        return encode_body(self._wire([_bare(data) for data in self.broker_datas]))
-
-    def _wire(self, broker_datas: list[dict[str, Any]]) -> dict[str, Any]:
+        is_standard = client_version >= Version.V4_9_4 or accept_standard_json_only
         wire: dict[str, Any] = {
-            "brokerDatas": broker_datas,
+            "brokerDatas": [_standard(data) if is_standard else _bare(data) for data in self.broker_datas],
             "filterServerTable": self.filter_server_table,
         }
         if self.order_topic_conf is not None:
             wire["orderTopicConf"] = self.order_topic_conf
         wire["queueDatas"] = self.queue_datas
-        return wire
+        return ascii_only(encode_body(wire)) if is_standard else encode_body(wire)
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> TopicRouteData:

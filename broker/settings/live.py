@@ -7,7 +7,6 @@ It holds again after a restart, where it goes before the file that the node is s
 address something when it is made cannot change in a running node, and a request for that is refused with the reason.
 """
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +15,7 @@ import structlog
 
 from broker.remoting.addresses import split_address
 from broker.settings import properties_file, rocketmq_keys
-from broker.settings.loading import expected_value
+from broker.settings.loading import expected_value, nearest
 from broker.settings.rules import (
     DISK_LIMITS,
     ImpossibleSettingError,
@@ -297,10 +296,7 @@ def _read(key: str, text: str) -> tuple[str, Any]:
         if reason is not None:
             raise ChangeRefusedError(f"{key} has no effect here: {reason}")
         known = [*rocketmq_keys.BROKER_KEYS, *rocketmq_keys.BROKER_KEYS_WITHOUT_EFFECT]
-        close = difflib.get_close_matches(key, known, n=1)
-        raise ChangeRefusedError(
-            f"{key} is no key of a broker" + (f"; did you mean {close[0]}?" if close else "")
-        )
+        raise ChangeRefusedError(f"{key} is no key of a broker{nearest(key, known)}")
     try:
         value: object = text if meaning is None else meaning.read(text.strip())
         if meaning is None and not isinstance(getattr(getattr(Settings(), table), name), str):

@@ -232,7 +232,7 @@ def _shown(value: object) -> str:
     return value if isinstance(value, str) and value else msgspec.json.encode(value).decode()
 
 
-def _nearest(key: str, known: list[str]) -> str:
+def nearest(key: str, known: list[str]) -> str:
     """A hint for an unknown key: the known one that looks most like it. Capital letters are the most frequent
     mistake."""
     lower = {name.lower(): name for name in known}
@@ -271,7 +271,7 @@ def _found_in_broker_toml(file: str, text: str) -> _Found:
         for key, value in content.items():
             line = _toml_line(text, (name, key))
             if key not in known_fields:
-                reason = f"unknown key of [{name}]{_nearest(key, known_fields)}"
+                reason = f"unknown key of [{name}]{nearest(key, known_fields)}"
                 raise SettingsError(file, reason, line=line, key=f"{name}.{key}", value=value)
             found[f"{name}.{key}"] = _Given(value, f"{name}.{key}", value, line)
     return found
@@ -282,7 +282,7 @@ def _near_table(name: str) -> str:
     for table_name, table in _TABLES.items():
         if name in (field.name for field in msgspec.structs.fields(table)):
             return f"; {name} belongs to [{table_name}]"
-    return _nearest(name, list(_TABLES))
+    return nearest(name, list(_TABLES))
 
 
 def _found_in_namesrv_toml(file: str, text: str) -> _Found:
@@ -294,7 +294,7 @@ def _found_in_namesrv_toml(file: str, text: str) -> _Found:
         line = _toml_line(text, (key,))
         if key not in known_fields:
             raise SettingsError(
-                file, f"unknown key{_nearest(key, known_fields)}", line=line, key=key, value=value
+                file, f"unknown key{nearest(key, known_fields)}", line=line, key=key, value=value
             )
         found[key] = _Given(value, key, value, line)
     return found
@@ -386,7 +386,7 @@ def _take_property(
         warnings.append(f"{file}:{entry.line}: {key} has no effect: {dialect.without_effect[key]}")
     elif key not in ("listenPort", "bindAddress", "enableDLegerCommitLog"):
         known = [*dialect.meanings, *dialect.without_effect, "listenPort", "bindAddress"]
-        raise SettingsError(file, f"unknown key{_nearest(key, known)}", line=entry.line, key=key, value=value)
+        raise SettingsError(file, f"unknown key{nearest(key, known)}", line=entry.line, key=key, value=value)
 
 
 def _take_listen_address(
