@@ -21,6 +21,7 @@ from broker.console.audit import AuditLog
 from broker.console.options import ConsoleOptions
 from broker.console.seats import Seats
 from broker.remoting.addresses import join_address, split_address
+from broker.shell.sockets import listen
 
 WRITE_S_MAX: Final = 20
 _BACKLOG: Final = 100
@@ -61,25 +62,14 @@ async def serve(
 
 def _listen(address: str) -> tuple[int, str]:
     """Return a listening socket's descriptor, which hypercorn takes over, and the address. Raises OSError."""
-    host, port = split_address(address)
-    family, kind, _, _, place = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Connections have these options of the socket on which they are accepted.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, WRITE_S_MAX * 1000)
-        listener.bind(place)
-        # Before hypercorn does so: of two consoles at one address the second one fails here, and says why.
-        listener.listen(_BACKLOG)
-        port = listener.getsockname()[1]
-        return listener.detach(), join_address(host, port)
-    except BaseException:
-        listener.close()
-        raise
+    # Before hypercorn does so: of two consoles at one address the second one fails here, and says why.
+    listener = listen(address, _BACKLOG)
+    # Connections have these options of the socket on which they are accepted.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, WRITE_S_MAX * 1000)
+    port = listener.getsockname()[1]
+    return listener.detach(), join_address(split_address(address)[0], port)
 
 
 def _config(options: ConsoleOptions, descriptor: int) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
@@ -41,6 +42,15 @@ def test_a_log_that_cannot_be_written_is_said_at_the_start(trivet: CommandLine, 
     outcome = trivet("console", "--listen", "127.0.0.1:0", "--audit", str(tmp_path / "none" / "audit.jsonl"))
     assert outcome.exit_code == 1
     assert "audit.jsonl" in outcome.complaint
+
+
+def test_an_address_at_which_another_server_listens_is_named(trivet: CommandLine) -> None:
+    pytest.importorskip("hypercorn", reason="the console's libraries are not installed")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        outcome = trivet("console", "--listen", address)
+    assert outcome.exit_code == 1
+    assert f"cannot listen on {address}: Address already in use" in outcome.complaint
 
 
 def test_a_cluster_with_a_console_says_it_before_it_starts_anything(
