@@ -86,7 +86,9 @@ async def _one_in_flight(cluster: LocalCluster, scale: Scale) -> list[Measuremen
 async def _many_in_flight(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
     async with _producer(cluster) as producer:
         await _send_many(producer, scale.warm_up)
-        together = await _measured_together(cluster, producer, scale.many_in_flight)
+        meter = _Meter(cluster)
+        await _send_many(producer, scale.many_in_flight)
+        together = meter.read(scale.many_in_flight)
         by_tasks = await _measured(cluster, producer, scale.many_in_flight, IN_FLIGHT)
     resident, beside = _memory(cluster)
     return [
@@ -261,39 +263,36 @@ async def _send_all(producer: Producer, count: int, in_flight: int) -> list[floa
     return latencies
 
 
+class _Meter:
+    """The time and the CPU time, of the brokers and of this process, since it was made."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._pids = _broker_pids(cluster)
+        self._used, self._own = cpu_s(self._pids), time.process_time()
+        self._begin = time.perf_counter()
+
+    def read(self, messages: int) -> Measurement:
+        """Return what so many messages have cost until now."""
+        seconds = time.perf_counter() - self._begin
+        return Measurement(
+            messages=messages,
+            msgs_per_s=messages / seconds,
+            server_cpu_us_per_msg=(cpu_s(self._pids) - self._used) / messages * 1e6,
+            client_cpu_us_per_msg=(time.process_time() - self._own) / messages * 1e6,
+        )
+
+
 async def _measured(cluster: LocalCluster, producer: Producer, count: int, in_flight: int) -> Measurement:
-    pids = _broker_pids(cluster)
-    used, own = cpu_s(pids), time.process_time()
-    begin = time.perf_counter()
+    meter = _Meter(cluster)
     latencies = await _send_all(producer, count, in_flight)
-    seconds = time.perf_counter() - begin
-    return Measurement(
-        messages=count,
-        msgs_per_s=count / seconds,
-        p50_ms=quantile(latencies, 0.5),
-        p99_ms=quantile(latencies, 0.99),
-        server_cpu_us_per_msg=(cpu_s(pids) - used) / count * 1e6,
-        client_cpu_us_per_msg=(time.process_time() - own) / count * 1e6,
+    return msgspec.structs.replace(
+        meter.read(count), p50_ms=quantile(latencies, 0.5), p99_ms=quantile(latencies, 0.99)
     )
 
 
 async def _send_many(producer: Producer, count: int) -> None:
     message = Message(TOPIC, os.urandom(KIB))
     await producer.send_many(itertools.repeat(message, count), in_flight=IN_FLIGHT)
-
-
-async def _measured_together(cluster: LocalCluster, producer: Producer, count: int) -> Measurement:
-    pids = _broker_pids(cluster)
-    used, own = cpu_s(pids), time.process_time()
-    begin = time.perf_counter()
-    await _send_many(producer, count)
-    seconds = time.perf_counter() - begin
-    return Measurement(
-        messages=count,
-        msgs_per_s=count / seconds,
-        server_cpu_us_per_msg=(cpu_s(pids) - used) / count * 1e6,
-        client_cpu_us_per_msg=(time.process_time() - own) / count * 1e6,
-    )
 
 
 async def _send_batches(producer: Producer, body: bytes, batch: int, in_flight: int, count: int) -> float:

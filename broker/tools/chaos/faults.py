@@ -15,7 +15,7 @@ to act on, or would take more than an operator would, does not fire and is not c
 import contextlib
 import shutil
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -141,24 +141,35 @@ class Faults:
                 await stream.aclose()
                 return
 
+    @contextlib.contextmanager
+    def _taking(self, machines: list[int]) -> Iterator[None]:
+        """Keeps other process faults from these machines as long as the block lasts."""
+        self._taken.update(dict.fromkeys(machines))
+        try:
+            yield
+        finally:
+            for machine in machines:
+                del self._taken[machine]
+
     async def _with_machine(self, fault: Fault, act: Callable[[int], Awaitable[None]]) -> None:
         """Takes a free machine, if there is one, for as long as `act` lasts."""
-        free = self._free()
-        if not free:
-            return
-        machine = pick(fault.target, free)
-        self._taken[machine] = None
-        try:
-            await act(machine)
-        finally:
-            del self._taken[machine]
+        if free := self._free():
+            machine = pick(fault.target, free)
+            with self._taking([machine]):
+                await act(machine)
 
-    async def _during(self, words: str, seconds: float) -> None:
+    @contextlib.contextmanager
+    def _going_on(self, words: str) -> Iterator[None]:
+        """Tells of a fault as long as the block lasts."""
         self.current[words] = None
         try:
-            await trio.sleep(seconds)
+            yield
         finally:
             self.current.pop(words, None)
+
+    async def _during(self, words: str, seconds: float) -> None:
+        with self._going_on(words):
+            await trio.sleep(seconds)
 
     # ------------------------------------------------------------------ processes
 
@@ -176,25 +187,19 @@ class Faults:
         machines = self._free()
         if not machines:
             return
-        self._taken.update(dict.fromkeys(machines))
-        try:
+        with self._taking(machines):
             words = self._fire(fault, self._ids(*machines))
             for child in [self._cluster.kill_nowait(node_id) for node_id in self._ids(*machines)]:
                 await child.exited.wait()
             await self._during(words, min(fault.duration_s, 1.0))
             await self._start_again(fault, machines)
-        finally:
-            for machine in machines:
-                del self._taken[machine]
 
     async def _restart(self, fault: Fault) -> None:
         async def act(machine: int) -> None:
-            words = self._fire(fault, self._ids(machine), "SIGTERM")
-            self.current[words] = None
-            async with trio.open_nursery() as nursery:
-                for node_id in self._ids(machine):
-                    nursery.start_soon(self._cluster.stop, node_id)
-            self.current.pop(words, None)
+            with self._going_on(self._fire(fault, self._ids(machine), "SIGTERM")):
+                async with trio.open_nursery() as nursery:
+                    for node_id in self._ids(machine):
+                        nursery.start_soon(self._cluster.stop, node_id)
             await self._start_again(fault, [machine])
 
         await self._with_machine(fault, act)
@@ -222,14 +227,10 @@ class Faults:
             for node in self._on(machine):
                 await trio.to_thread.run_sync(shutil.rmtree, Path(node.settings.storage.path))
             self._start(machine)
-            self.current[words] = None
-            try:
-                # Until its nodes have recovered, no other may lose anything; they keep trying beyond that.
-                with trio.move_on_after(_OPERATION_S):
-                    for node_id in self._ids(machine):
-                        await self._wait_full_member(node_id)
-            finally:
-                self.current.pop(words, None)
+            # Until its nodes have recovered, no other may lose anything; they keep trying beyond that.
+            with self._going_on(words), trio.move_on_after(_OPERATION_S):
+                for node_id in self._ids(machine):
+                    await self._wait_full_member(node_id)
 
         await self._with_machine(fault, act)
 
@@ -362,14 +363,12 @@ class Faults:
         joined = self._cluster.layout.add_machine()[0].machine
         self._replacing = (old, joined)
         words = self._fire(fault, self._ids(old, joined))
-        self.current[words] = None
         self._taken[joined] = self._taken[old] = None
         try:
             self._start(joined)
-            with trio.move_on_after(_OPERATION_S):
+            with self._going_on(words), trio.move_on_after(_OPERATION_S):
                 await self.finish_replacement()
         finally:
-            self.current.pop(words, None)
             if self._is_replaced(joined):
                 self._taken.pop(joined, None)
             self._taken.pop(old, None)
