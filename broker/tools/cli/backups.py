@@ -45,8 +45,6 @@ async def backup(
     broke off is gone on with. Until the new one is complete the earlier one can be restored. Needs an administrator's
     account where there are accounts. `trivet backup verify DIRECTORY` checks every byte.
     """
-    import trio
-
     from broker.backups.copying import BackupCopy
     from broker.backups.directory import BackupWriter
     from broker.tools.backup.reading import read_backup
@@ -63,18 +61,15 @@ async def backup(
         return f"{copies[-1].read_bytes >> 20:,} MiB read" if copies else "looking for the group"
 
     with BackupWriter(directory) as writer:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(progress.keep_showing, state)
-            async with servers.admin() as admin:
-                copy = await read_backup(
-                    admin,
-                    writer,
-                    group=group,
-                    source=source,
-                    bytes_per_s=None if rate is None else rate * (1 << 20),
-                    begun=copies.append,
-                )
-            nursery.cancel_scope.cancel()
+        async with progress.showing(state), servers.admin() as admin:
+            copy = await read_backup(
+                admin,
+                writer,
+                group=group,
+                source=source,
+                bytes_per_s=None if rate is None else rate * (1 << 20),
+                begun=copies.append,
+            )
     assert copy.manifest is not None, "a copy that was read to its end is complete"
     _tell(directory, copy.manifest, json=json, read_bytes=copy.read_bytes)
     return 0

@@ -146,8 +146,6 @@ _RESULTS = {
 
 async def _run_with_progress(run: ChaosRun, display: Progress) -> bool:
     """Run it to its end or until it is interrupted, which returns True; either way every process is gone then."""
-    import trio
-
     interrupted = False
 
     async def interrupt() -> None:
@@ -158,11 +156,9 @@ async def _run_with_progress(run: ChaosRun, display: Progress) -> bool:
         nursery.cancel_scope.cancel()
 
     with stop_signals() as stopped:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(display.keep_showing, _state_of(run, display.pause_s))
+        async with display.showing(_state_of(run, display.pause_s)) as nursery:
             nursery.start_soon(interrupt)
             await run.run()
-            nursery.cancel_scope.cancel()
     return interrupted
 
 

@@ -77,8 +77,6 @@ async def redrive(
     They stay where they are until `trivet dlq purge`, or until they are too old. What was sent is noted at the brokers,
     so that the next call goes on behind it. Those of broker groups that do not answer are left, and the exit code is 1.
     """
-    import trio
-
     from broker.operations.dead_letters import redrive as send_again
     from broker.operations.dead_letters import require_dead_letters
     from broker.tools.cli.progress import Progress
@@ -99,10 +97,8 @@ async def redrive(
         wanted = wanted if limit is None else min(wanted, limit)
         # Nothing is to be sent, and so nothing to be asked, when all were sent again before.
         confirm(f"Send {wanted:,} dead letters to consumer group {group} again?", yes=yes or not wanted)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(progress.keep_showing, lambda: f"{sent:,} of {wanted:,} sent")
+        async with progress.showing(lambda: f"{sent:,} of {wanted:,} sent"):
             found = await send_again(brokers, group, rate_per_s=rate, limit=limit, again=again, done=done)
-            nursery.cancel_scope.cancel()
     if json:
         print_json(found, brokers.missing)
     else:

@@ -97,21 +97,17 @@ def demo(
 async def _run_with_progress(
     demonstration: Demonstration, lines: int, progress: Progress, starts_spark: bool, console_listen: str
 ) -> None:
-    import trio
-
     summary = demonstration.summary
 
     def state() -> str:
         return f"{summary.messages_sent:,} of {lines:,} acknowledged, {summary.messages_read:,} read"
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(progress.keep_showing, state)
+    async with progress.showing(state) as nursery:
         if starts_spark:
             nursery.start_soon(_start_spark, demonstration.failed_over)
         if console_listen:
             nursery.start_soon(_serve_console, demonstration, console_listen, progress)
         await demonstration.run()
-        nursery.cancel_scope.cancel()
 
 
 async def _serve_console(demonstration: Demonstration, listen: str, progress: Progress) -> None:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.run_directory import reuse_directory
-from broker.tools.cli.signals import stop_signals
+from broker.tools.cli.signals import stop_signals, until
 
 if TYPE_CHECKING:
     from broker.console.options import ConsoleOptions
@@ -151,20 +151,14 @@ async def _run_until_stopped(options: LocalClusterOptions, page: _Page | None, r
     from broker.tools.cluster.local import LocalCluster
 
     with stop_signals() as stopped:
-        async with LocalCluster(options) as local, trio.open_nursery() as nursery:
-
-            async def announce_and_report_deaths() -> None:
-                await local.wait_ready(ready_timeout_s)  # raises for a server that ends meanwhile
-                report = await local.ready_report()
-                if page is not None:
-                    shown = page.options(options.directory, local.name_server_address)
-                    report["console"] = await start_console(nursery, shown, trio.sleep_forever)
-                print("READY " + json.dumps(report), flush=True)
-                await _report_deaths(local)
-
-            nursery.start_soon(announce_and_report_deaths)
-            await stopped()
-            nursery.cancel_scope.cancel()
+        async with LocalCluster(options) as local, until(stopped) as nursery:
+            await local.wait_ready(ready_timeout_s)  # raises for a server that ends meanwhile
+            report = await local.ready_report()
+            if page is not None:
+                shown = page.options(options.directory, local.name_server_address)
+                report["console"] = await start_console(nursery, shown, trio.sleep_forever)
+            print("READY " + json.dumps(report), flush=True)
+            await _report_deaths(local)
         unclean = [child for child in local.children() if child.return_code not in (0, None)]
         for child in unclean:
             if child.expected_to_end:

@@ -36,12 +36,17 @@ def message_fields(message: StoredMessage) -> dict[str, object]:
         "size": message.size,
         "properties": message.properties,
     }
-    if message.body is None:
-        return fields | {"damaged": message.damage}
+    return fields | body_fields(message.body, message.damage)
+
+
+def body_fields(body: bytes | None, damage: str | None) -> dict[str, object]:
+    """Return the field for a body: as text, else in base64, or for None how it is damaged."""
+    if body is None:
+        return {"damaged": damage}
     try:
-        return fields | {"body": message.body.decode()}
+        return {"body": body.decode()}
     except UnicodeDecodeError:
-        return fields | {"body_base64": base64.b64encode(message.body).decode()}
+        return {"body_base64": base64.b64encode(body).decode()}
 
 
 def print_message_json(message: StoredMessage) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
 import json as json_text
 import math
@@ -167,7 +166,7 @@ async def consume(
     import trio
 
     from broker.client.consuming.consumer import Consumer
-    from broker.tools.cli.signals import stop_signals
+    from broker.tools.cli.signals import stop_signals, until
 
     check_stops(count, timeout_s)
     tell_warnings()  # such as of a topic that does not exist yet: its reader waits, a person may have mistyped it
@@ -182,14 +181,8 @@ async def consume(
                 broadcast=broadcast,
                 **servers.identity(),
             ) as consumer,
-            trio.open_nursery() as nursery,
+            until(stopped),
         ):
-
-            async def cancel_when_told() -> None:
-                await stopped()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(cancel_when_told)
             with trio.move_on_after(timeout_s) as silence:
                 async for message in consumer:
                     silence.deadline = math.inf
@@ -199,7 +192,6 @@ async def consume(
                         break
                     silence.deadline = trio.current_time() + timeout_s
                 await consumer.commit()
-            nursery.cancel_scope.cancel()
     if count is not None and consumed < count:
         raise CommandError(f"only {consumed} of {count} messages came")
     return 0
@@ -262,20 +254,21 @@ def _result_fields(result: SendResult) -> dict[str, object]:
 
 def _print_message(message: MessageView, as_json: bool) -> None:
     from broker.client.errors import DamagedMessage
+    from broker.tools.cli.message_output import body_fields
 
-    body, damage = b"", ""
+    body, damage = None, None
     try:
         body = message.body
     except DamagedMessage as error:
         damage = str(error)  # its producer's fault, and no reason to keep all behind it from the reader
     if not as_json:
-        if damage:
+        if body is None:
             print(f"trivet: passed over: {damage}", file=sys.stderr, flush=True)
             return
         sys.stdout.buffer.write(body + b"\n")
         sys.stdout.buffer.flush()
         return
-    fields: dict[str, object] = {
+    fields = {
         "topic": message.topic,
         "broker": message.queue.broker_name,
         "queue": message.queue.queue_id,
@@ -287,9 +280,5 @@ def _print_message(message: MessageView, as_json: bool) -> None:
         "stored_ms": message.store_timestamp_ms,
         "reconsume_times": message.reconsume_times,
         "properties": message.properties,
-    }
-    try:
-        fields |= {"damaged": damage} if damage else {"body": body.decode()}
-    except UnicodeDecodeError:
-        fields["body_base64"] = base64.b64encode(body).decode()
+    } | body_fields(body, damage)
     print(json_text.dumps(fields, ensure_ascii=False), flush=True)

@@ -78,7 +78,6 @@ class Encryption:
             return None
         from broker.settings.rules import ImpossibleSettingError
         from broker.shell.tls_contexts import client_context
-        from broker.tools.cli.errors import USAGE, CommandError
 
         try:
             return client_context(self.tls_ca, self.tls_cert, self.tls_key)
@@ -103,7 +102,6 @@ class Connections(Encryption):
         if not self.access_key and not self.secret_key:
             return None
         from broker.client.transport.credentials import Credentials
-        from broker.tools.cli.errors import USAGE, CommandError
 
         if not self.access_key or not self.secret_key:
             missing = "--secret-key" if self.access_key else "--access-key"
@@ -161,7 +159,6 @@ DEFAULT_NAME_SERVERS = NameServers()
 
 def check_addresses(joined: str, option: str) -> list[str]:
     """The addresses in text that joins them by ";". Raises CommandError, which names the option."""
-    from broker.tools.cli.errors import USAGE, CommandError
 
     addresses = [address.strip() for address in joined.split(";") if address.strip()]
     if not addresses:
@@ -174,7 +171,6 @@ def check_addresses(joined: str, option: str) -> list[str]:
 def check_address(address: str, named: str) -> None:
     """Raise CommandError, which begins with ``named``, for text that is not HOST:PORT."""
     from broker.remoting.addresses import split_address
-    from broker.tools.cli.errors import USAGE, CommandError
 
     try:
         split_address(address)

@@ -63,9 +63,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
         print(f"{title}: none" if title else "none")
         return
     for number, column in enumerate(columns):
-        numeric = bool(kept) and all(
-            isinstance(row[number], (int, float)) or row[number] is None for row in kept
-        )
+        numeric = all(isinstance(row[number], (int, float)) or row[number] is None for row in kept)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in kept:
         table.add_row(*(_cell(value) for value in row))

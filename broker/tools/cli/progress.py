@@ -1,9 +1,16 @@
 """Progress of a command on stderr: events line by line, and the present state."""
 
+from __future__ import annotations
+
+import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import trio
 
 _REWRITTEN_EVERY_S = 0.5
 
@@ -40,14 +47,21 @@ class Progress:
         else:
             print(self._timed(state), file=sys.stderr, flush=True)
 
-    async def keep_showing(self, state: Callable[[], str]) -> None:
-        """Show what ``state`` returns again and again, until cancelled."""
+    @contextlib.asynccontextmanager
+    async def showing(self, state: Callable[[], str]) -> AsyncIterator[trio.Nursery]:
+        """Show what ``state`` returns again and again while the block lasts; tasks in its nursery end with it, too."""
         import trio
 
-        try:
+        async def keep_showing() -> None:
             while True:
                 await trio.sleep(self.pause_s)
                 self.show(state())
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(keep_showing)
+                yield nursery
+                nursery.cancel_scope.cancel()
         finally:
             self.clear()
 

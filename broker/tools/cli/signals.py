@@ -2,7 +2,7 @@
 
 import contextlib
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import trio
 
@@ -17,3 +17,17 @@ def stop_signals() -> Iterator[Callable[[], Awaitable[None]]]:
                 return
 
         yield stopped
+
+
+@contextlib.asynccontextmanager
+async def until(stopped: Callable[[], Awaitable[None]]) -> AsyncIterator[trio.Nursery]:
+    """Cancel the block when `stopped` returns, and all tasks of its nursery; these end with the block, too."""
+    async with trio.open_nursery() as nursery:
+
+        async def cancel() -> None:
+            await stopped()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(cancel)
+        yield nursery
+        nursery.cancel_scope.cancel()

@@ -138,8 +138,7 @@ def _unregistered(brokers: list[AskedBroker]) -> list[dict[str, object]]:
             continue
         for peer in broker.status.peers:
             if (broker.group, peer.id) not in present:
-                row: dict[str, object] = dict.fromkeys(_COLUMNS)
-                row |= {
+                row = {
                     "cluster": broker.cluster,
                     "group": broker.group,
                     "node": peer.id,
@@ -148,41 +147,45 @@ def _unregistered(brokers: list[AskedBroker]) -> list[dict[str, object]]:
                     "peers": [],
                     "error": "not registered with the name server",
                 }
-                rows.append(row)
+                rows.append(dict.fromkeys(_COLUMNS) | row)
     return rows
 
 
 def _row(broker: AskedBroker, brokers: list[AskedBroker]) -> dict[str, object]:
-    own = broker.status
+    row = dict.fromkeys(_COLUMNS) | {
+        "cluster": broker.cluster,
+        "group": broker.group,
+        "address": broker.address,
+        "broker_id": broker.broker_id,
+        "serving": False,
+        "peers": [],
+        "error": broker.error,
+    }
+    if (own := broker.status) is None:
+        return row
     # A leader that was replaced and does not know it yet says that it leads, too: the highest index counts.
     committed = [
         other.status.commit_index
         for other in brokers
         if other.group == broker.group and other.status is not None and other.status.role == "leader"
     ]
-    lag = max(0, max(committed) - own.applied_index) if own is not None and committed else None
-    return {
-        "cluster": broker.cluster,
-        "group": broker.group,
-        "node": own.node if own is not None else None,
-        "address": broker.address,
-        "broker_id": broker.broker_id,
-        "role": own.role if own is not None else None,
-        "serving": own.serving if own is not None else False,
-        "term": own.term if own is not None else None,
-        "leader": own.leader if own is not None else None,
-        "commit": own.commit_index if own is not None else None,
-        "applied": own.applied_index if own is not None else None,
-        "first": own.first_index if own is not None else None,
-        "last": own.last_index if own is not None else None,
-        "last_position": own.last_position if own is not None else None,
-        "lag": lag,
-        "recovering": own.recovering if own is not None else None,
-        "disk_full": own.disk_full if own is not None else None,
-        "damage_left": own.damage_left if own is not None else None,
-        "scrubbed_ms": own.scrubbed_ms if own is not None else None,
-        "release": own.release if own is not None else None,
-        "format": own.format if own is not None else None,
-        "peers": list(own.peers) if own is not None else [],
-        "error": broker.error,
+    return row | {
+        "node": own.node,
+        "role": own.role,
+        "serving": own.serving,
+        "term": own.term,
+        "leader": own.leader,
+        "commit": own.commit_index,
+        "applied": own.applied_index,
+        "first": own.first_index,
+        "last": own.last_index,
+        "last_position": own.last_position,
+        "lag": max(0, max(committed) - own.applied_index) if committed else None,
+        "recovering": own.recovering,
+        "disk_full": own.disk_full,
+        "damage_left": own.damage_left,
+        "scrubbed_ms": own.scrubbed_ms,
+        "release": own.release,
+        "format": own.format,
+        "peers": list(own.peers),
     }

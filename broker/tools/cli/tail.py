@@ -50,7 +50,7 @@ async def tail(
     from broker.client.consuming.subscription import SqlFilter
     from broker.operations.following import Follower
     from broker.tools.cli.message_output import print_message, print_message_json
-    from broker.tools.cli.signals import stop_signals
+    from broker.tools.cli.signals import stop_signals, until
 
     check_stops(count, timeout_s)
     if sql is not None and tags != "*":
@@ -58,34 +58,28 @@ async def tail(
     tell_warnings()
     wanted: str | SqlFilter = tags if sql is None else SqlFilter(sql)
     show = print_message_json if json else print_message
+    since_ms = moment_ms(since, "--since")
     shown = 0
     missing: tuple[Missing, ...] = ()
     with stop_signals() as stopped:
-        async with servers.admin() as admin, trio.open_nursery() as nursery:
-
-            async def follow() -> None:
-                nonlocal shown, missing
-                async with Follower(
-                    admin, topic, wanted=wanted, since_ms=moment_ms(since, "--since")
-                ) as follower:
+        async with (
+            servers.admin() as admin,
+            until(stopped),
+            Follower(admin, topic, wanted=wanted, since_ms=since_ms) as follower,
+        ):
+            last_s = trio.current_time()
+            while True:
+                named = {one.group for one in missing}
+                tell_missing(one for one in follower.missing if one.group not in named)
+                missing = follower.missing
+                if shown == count or trio.current_time() - last_s >= timeout_s:
+                    break
+                # No longer than a second: groups that were missing are named when they have come.
+                messages = await follower.take(min(1.0, timeout_s))
+                for message in messages[: None if count is None else count - shown]:
+                    show(message)
+                    shown += 1
                     last_s = trio.current_time()
-                    while True:
-                        named = {one.group for one in missing}
-                        tell_missing(one for one in follower.missing if one.group not in named)
-                        missing = follower.missing
-                        if shown == count or trio.current_time() - last_s >= timeout_s:
-                            break
-                        # No longer than a second: groups that were missing are named when they have come.
-                        messages = await follower.take(min(1.0, timeout_s))
-                        for message in messages[: None if count is None else count - shown]:
-                            show(message)
-                            shown += 1
-                            last_s = trio.current_time()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(follow)
-            await stopped()
-            nursery.cancel_scope.cancel()
     if count is not None and shown < count:
         raise CommandError(f"only {shown} of {count} messages came")
     return FAILED if missing else 0

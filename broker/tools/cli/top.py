@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +35,7 @@ async def top(
     from broker.client.errors import ClientError
     from broker.operations.asking import Groups
     from broker.operations.figures import between, sample
-    from broker.tools.cli.signals import stop_signals
+    from broker.tools.cli.signals import stop_signals, until
 
     if not 0.1 <= interval_s <= 3600:
         raise CommandError(f"--interval {interval_s:g}: seconds, from 0.1 to 3600", USAGE)
@@ -46,8 +47,8 @@ async def top(
 
         live = Live(console=screen, screen=True, auto_refresh=False)
 
-    async def look(cancel: trio.CancelScope) -> None:
-        async with servers.admin() as admin:
+    with stop_signals() as stopped, contextlib.nullcontext() if live is None else live:
+        async with until(stopped), servers.admin() as admin:
             before = await sample(await Groups.registered(admin))
             looks = 0
             while looks != count:
@@ -67,19 +68,6 @@ async def top(
                 else:
                     print_json(figures)
                     sys.stdout.flush()
-        cancel.cancel()
-
-    with stop_signals() as stopped:
-        async with trio.open_nursery() as nursery:
-            if live is not None:
-                live.start()
-            try:
-                nursery.start_soon(look, nursery.cancel_scope)
-                await stopped()
-            finally:
-                if live is not None:
-                    live.stop()
-            nursery.cancel_scope.cancel()
     return 0
 
 

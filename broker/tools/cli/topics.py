@@ -59,7 +59,7 @@ async def create(
         created = await create_topic(there, wanted)
     if json:
         made = {"topic": topic, "queues": queues, "permission": permission, "ordered": ordered}
-        print_json({**made, "groups": created, "missing": there.missing})
+        print_json({**made, "groups": created}, there.missing)
     else:
         where = "" if named is None and not there.missing else f" in {', '.join(created)}"
         print(f"topic {topic} with {queues} queues{where}")
@@ -128,7 +128,7 @@ async def describe(
         for status in found.queues
     ]
     if json:
-        print_json({"topic": topic, "leaders": found.leaders, "queues": rows, "missing": groups.missing})
+        print_json({"topic": topic, "leaders": found.leaders, "queues": rows}, groups.missing)
     else:
         columns = ["broker", "queue", "min_offset", "max_offset", "messages"]
         print_table(columns, [[row[column] for column in columns] for row in rows], title=topic)
@@ -221,7 +221,7 @@ async def alter(
             brokers=named,
         )
     if json:
-        print_json({"topic": topic, "groups": changed, "missing": there.missing})
+        print_json({"topic": topic, "groups": changed}, there.missing)
     else:
         print(f"topic {topic} is changed in {', '.join(changed)}")
     return tell_missing(there.missing)
@@ -250,7 +250,7 @@ async def delete(
         with naming("--force"):
             deleted = await delete_topic(groups, topic, while_in_use=force)
     if json:
-        print_json({"topic": topic, "groups": deleted, "missing": groups.missing})
+        print_json({"topic": topic, "groups": deleted}, groups.missing)
     else:
         print(f"topic {topic} is deleted" + (f" in {', '.join(deleted)}" if groups.missing else ""))
     return tell_missing(groups.missing)
