@@ -28,6 +28,7 @@ def describe_plan(plan: Plan) -> list[str]:
     settings = (
         f"{plan.nodes} nodes, {plan.flush} flush, data files of {plan.data_file_bytes // 1024} KiB, {load}; "
         f"faults end at {plan.calm_ns / SECOND:.0f} s, the run at {plan.end_ns / SECOND:.0f} s"
+        + (", or as soon as all is well" if plan.ends_early else "")
     )
     lines = [settings, f"actors: {', '.join(plan.actors)}"]
     lines += [

@@ -158,7 +158,9 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole run. Faults end at `calm_ns`; from then on the group must recover, and the run ends at `end_ns`."""
+    """A whole run. Faults end at `calm_ns`; from then on the group must recover, and the run ends at `end_ns`, or before
+    it (`ends_early`).
+    """
 
     seed: int
     nodes: int
@@ -180,6 +182,8 @@ class Plan:
     """In the order of their events."""
     idle_ns: int = 0
     """Once the group has recovered its clients ask for nothing for so long."""
+    ends_early: bool = False
+    """The run ends as soon as the group has recovered and all that is checked at the end holds."""
     chance: int | None = None
     """A number: each host, link and fault draws from a stream of its own, which its name and the number fix, so that
     what is left out of a plan changes no draw of what stays. None, as plans are drawn: all links draw from one, and a

@@ -64,6 +64,7 @@ _UNHEARD_SHARE: Final = 0.12
 _UNHEARD_FILE_BYTES: Final = (16 * 1024, 32 * 1024)
 """A file of the log is full in a second or two, and can be deleted in as many."""
 _UNHEARD_APPEND_BYTES: Final = 8192
+_ENDS_EARLY_SHARE: Final = 0.5
 _IDLE_SHARE: Final = 0.1
 _IDLE_NS: Final = 150 * SECOND
 """Longer than anything that a node, a client or a name server waits for before it calls another one silent or idle."""
@@ -80,10 +81,13 @@ _SNAPSHOT_ENTRIES: Final = (100, 500, 200_000)
 
 
 def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> Plan:
-    """Draws the plan of a seed; `seconds` is the whole run. `nodes` None: as drawn, of a swarm three."""
+    """Draws the plan of a seed; `nodes` None: as drawn, of a swarm three.
+
+    `seconds` is the whole run, but for dense plans that end early: these have 10 s more, and seldom need them.
+    """
     if seed % 10 == _CORE:
         drawn_nodes = 5 if seed // 10 % 2 else _NODES
-        return with_core(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or drawn_nodes))
+        return _ends_early(with_core(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or drawn_nodes)))
     if seed % 10 == _OVERLOAD:
         return with_overload(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES, groups=1))
     if seed % _OUT_OF not in _DENSE:
@@ -94,7 +98,8 @@ def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> P
         plan = _beside(plan, "client pause", _CLIENT_PAUSE_SHARE, "client pause")
         plan = _beside(plan, "no descriptors", _DESCRIPTORS_SHARE, "no descriptors")
         plan = with_founder(_with_actors(plan))
-        return with_little_room(_with_idle_stretch(_with_unheard(plan)), _LITTLE_ROOM_SHARE)
+        plan = _with_idle_stretch(_ends_early(_with_unheard(plan)))
+        return with_little_room(plan, _LITTLE_ROOM_SHARE)
     # Dense seeds are counted by themselves: each run of `round_length()` of them makes all pairs of kinds meet.
     number = seed // _OUT_OF * len(_DENSE) + _DENSE.index(seed % _OUT_OF)
     return draw_dense_plan(seed, number, seconds=seconds, nodes=nodes)
@@ -190,6 +195,11 @@ def _with_unheard(plan: Plan) -> Plan:
     return replace(plan, faults=tuple(faults), data_file_bytes=file_bytes, limits=limits)
 
 
+def _ends_early(plan: Plan) -> Plan:
+    """Has half of the plans end as soon as all is well again; until then they are what they were."""
+    return replace(plan, ends_early=stream(f"ends early {plan.seed}").random() < _ENDS_EARLY_SHARE)
+
+
 def _with_idle_stretch(plan: Plan) -> Plan:
     return idle_plan(plan) if stream(f"idle {plan.seed}").random() < _IDLE_SHARE else plan
 
@@ -200,6 +210,7 @@ def idle_plan(plan: Plan) -> Plan:
         plan,
         actors=tuple(name for name in plan.actors if name in _MAY_REST),
         idle_ns=_IDLE_NS,
+        ends_early=False,
         end_ns=plan.end_ns + _IDLE_NS + _AWAKE_NS,
     )
 

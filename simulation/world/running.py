@@ -25,7 +25,15 @@ from simulation.plans.futures import with_future
 from simulation.plans.plan import Fault, Fork, Plan
 from simulation.scheduler import SECOND, Timer
 from simulation.world.building import World
-from simulation.world.end_checks import JudgeHistory, check_end, is_applied, is_read
+from simulation.world.end_checks import (
+    JudgeHistory,
+    check_actors,
+    check_nodes,
+    check_told,
+    has_come_together,
+    is_applied,
+    is_read,
+)
 
 _SENDERS: Final = ("producer", "repeater", "careful")
 """Actors whose sends `ClientJudge` counts."""
@@ -33,6 +41,11 @@ _FLUSH_TRACES_NS: Final = SECOND
 _LOAD_STOPS_BEFORE_END_NS: Final = 6 * SECOND
 _RECOVERY_NS: Final = 12 * SECOND
 """The longest time from the end of all faults to an acknowledged message: two split elections and a route poll."""
+_SERVES_NS: Final = 3 * SECOND
+"""The shortest time from the end of all faults to that of the load, if a run ends early."""
+_FINISHES_NS: Final = 2 * SECOND
+"""The shortest time from the end of the load to that of a run that ends early: what was asked for last is answered."""
+_LOOK_NS: Final = SECOND // 2
 _LAST_ENTRIES_NS: Final = SECOND
 """The longest time from the end of the run to the moment in which every node has applied everything."""
 _READ_NS: Final = 24 * SECOND
@@ -98,7 +111,7 @@ def run_world(
             if world.data_loss is None and not world.interrupted:
                 course.await_last_entries()
             if journal.finding is None and not world.interrupted:
-                check_end(world, judge_history)
+                course.check_end(judge_history)
         except Violation as violation:
             journal.found(violation)
         except Exception:
@@ -125,6 +138,7 @@ class _Course:
         self._pending: list[Timer] = []
         """The faults to come."""
         self._acknowledged_at_calm = 0
+        self._has_ended_early = False
 
     def plan_events(self) -> None:
         """Starts the name servers, and schedules all that the plan says."""
@@ -172,8 +186,24 @@ class _Course:
             self._go_on_as(fork, behind[0].time_ns if behind else world.plan.end_ns)
         if self._explore is not None:
             world.journal.mark_reached = self._came_to
-        while not scheduler.run_until(world.plan.end_ns):
+        served_ns = world.plan.calm_ns + _SERVES_NS if world.plan.ends_early else world.plan.end_ns
+        while not scheduler.run_until(min(served_ns, world.plan.end_ns)):
             self._offer_futures()
+        self._await_recovery()
+
+    def _await_recovery(self) -> None:
+        """Goes on up to the plan's end, or until the group has recovered and nothing is amiss, whichever comes first."""
+        world, scheduler = self._world, self._world.scheduler
+        quiet_ns: int | None = None
+        while scheduler.now_ns < world.plan.end_ns and not scheduler.stopped:
+            if quiet_ns is None and self._has_recovered():
+                self._stop_load()
+                quiet_ns = scheduler.now_ns
+            elif quiet_ns is not None and scheduler.now_ns >= quiet_ns + _FINISHES_NS:
+                self._has_ended_early = has_come_together(world)
+                if self._has_ended_early:
+                    return
+            scheduler.run_until(min(scheduler.now_ns + _LOOK_NS, world.plan.end_ns))
 
     def _go_on_as(self, fork: Fork, until_ns: int) -> None:
         self._world.go_on_as(fork.seed)
@@ -208,13 +238,27 @@ class _Course:
         world, scheduler = self._world, self._world.scheduler
         applied_by_ns: int | None = None
         read_by_ns = world.plan.calm_ns + _READ_NS + (_ROUTE_NS if len(world.groups) > 1 else 0)
-        while world.journal.finding is None:
+        while world.journal.finding is None and not self._has_ended_early:
             if applied_by_ns is None and (scheduler.now_ns >= read_by_ns or is_read(world)):
                 # From here on: while readers are waited for, offsets are stored that a follower has yet to apply.
                 applied_by_ns = scheduler.now_ns + _LAST_ENTRIES_NS
             if applied_by_ns is not None and (scheduler.now_ns >= applied_by_ns or is_applied(world)):
                 break
             scheduler.run_until(scheduler.now_ns + _LAST_ENTRIES_NS // 100)
+
+    def check_end(self, judge_history: JudgeHistory | None) -> None:
+        """Raises Violation for the first thing that does not hold at the end.
+
+        A run that ended with a loss of data is asked only for what clients were told until then, and one that ended
+        early for what has not been looked at.
+        """
+        world = self._world
+        looks = world.data_loss is None and not self._has_ended_early
+        if looks:
+            check_nodes(world)
+        check_told(world, judge_history)
+        if looks:
+            check_actors(world)
 
     def _flush_traces(self) -> None:
         self._world.traces.flush()
@@ -252,6 +296,18 @@ class _Course:
         for stage in self._world.stages:
             heal_everything(stage)
 
+    def _has_recovered(self) -> bool:
+        """True if each group is led and, if there is who sends, something was acknowledged since all faults ended."""
+        world = self._world
+        return all(group.members.leader() is not None for group in world.groups) and (
+            not self._sends or world.judges.acknowledged > self._acknowledged_at_calm
+        )
+
+    @property
+    def _sends(self) -> bool:
+        """A plan that was shrunk to less has nothing that could be acknowledged."""
+        return any(name in self._world.plan.actors for name in _SENDERS)
+
     def _check_recovered(self) -> None:
         world = self._world
         self._heal()
@@ -259,9 +315,7 @@ class _Course:
             if group.members.leader() is None and not group.judge.acknowledged:
                 world.journal.found(Violation("liveness", group.name, "nobody leads it, or ever has"))
                 return
-        # A plan that was shrunk to less has nothing that could be acknowledged.
-        sends = any(name in world.plan.actors for name in _SENDERS)
-        if sends and world.judges.acknowledged == self._acknowledged_at_calm:
+        if self._sends and world.judges.acknowledged == self._acknowledged_at_calm:
             limit_s = _RECOVERY_NS // SECOND
             detail = f"no message acknowledged within {limit_s} s after all faults"
             world.journal.found(Violation("liveness", "group", detail))
