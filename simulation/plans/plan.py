@@ -158,8 +158,8 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole run. Faults end at `calm_ns`; from then on the group must recover, and the run ends at `end_ns`, or before
-    it (`ends_early`).
+    """A whole run. Faults end at `calm_ns`; from then on the group must recover, and the run ends at `end_ns`, or
+    before it (`ends_early`).
     """
 
     seed: int

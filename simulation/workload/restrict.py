@@ -104,7 +104,8 @@ async def _administer(context: Context, runtime: Runtime, rules: Restrictions, a
         is_calm = context.is_calm()
         await runtime.sleep(random.expovariate(1 / _ORDER_PAUSE_S) if not is_calm else 3.0)
         is_calm = context.is_calm()
-        if context.load_stopped:
+        # What nobody may read nobody could have got when the run ends.
+        if context.load_stopped and not rules.forbids:
             continue
         # In the calm by turns, so that both are certainly allowed in time.
         is_topic = not is_topic if is_calm else random.random() < 0.5

@@ -114,6 +114,11 @@ class Restrictions(Invariant):
             raise Violation("settings are linearizable", "clients", f"{config}, asked at {since_ns}")
         self.context.journal.did("settings asked for")
 
+    @property
+    def forbids(self) -> bool:
+        """True while the topic or the consumer group must not be read from, as far as the group has committed."""
+        return not all(_allows_reading(states[-1][1]) for states in self._states.values())
+
     # ---- reading -------------------------------------------------------------------------------------
 
     @contextmanager

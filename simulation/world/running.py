@@ -192,7 +192,7 @@ class _Course:
         self._await_recovery()
 
     def _await_recovery(self) -> None:
-        """Goes on up to the plan's end, or until the group has recovered and nothing is amiss, whichever comes first."""
+        """Goes on up to the plan's end, or until the group has recovered and nothing is amiss."""
         world, scheduler = self._world, self._world.scheduler
         quiet_ns: int | None = None
         while scheduler.now_ns < world.plan.end_ns and not scheduler.stopped:
