@@ -420,12 +420,15 @@ class EntryLog:
         position, term = entries.position, entries.term_spans[0][1]
         if skip_entries:
             position, term = entries.position_of(first), entries.term_of(first)
+        # The range is sound in itself. Whether it follows this log shows in its first new entry alone: in its term
+        # here, in its position where room is made for it.
         if term < self.last_term:
             raise DamagedRangeError(0, f"term {term} cannot follow term {self.last_term}")
         end, tail = entries.end_position, self.tail
         units_end = (entries.last_index + 1) * UNIT_BYTES
         if position != self.end_position or end > tail.limit or units_end > self.index.tail.limit:
             self._make_room_for_range(entries, first, position)
+        # Nothing fails from here on, so that terms, bytes, units and ends change together.
         if term != self.last_term or not self._term_starts:
             self._term_starts.append((first, term))
         if len(entries.term_spans) > 1:

@@ -50,7 +50,11 @@ class RecoveryKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogBegin:
-    """The beginning of the log, as the file `begin` has it; `pending` while a reset is under way."""
+    """The beginning of the log, as the file `begin` has it; `pending` while a reset is under way.
+
+    It is on the disk before anything goes that was before it. `index` and `position`, of one entry, rise but for a
+    reset; `epoch` always rises, with every reset and `cut_damage`. While `pending` there are no entries.
+    """
 
     index: int = 0
     position: int = 0
@@ -444,7 +448,8 @@ def _search_file(
         while (found := piece.find(_MAGIC_BYTES, found + 1)) >= 0:
             candidate = at + found
             if not isinstance(problem_of_entry(mapped.buffer, candidate, start + candidate), str):
-                # The index is covered by no checksum; no more entries can be in between than fit there.
+                # The index is covered by no checksum; no more entries can be in between than fit there. The very next
+                # one, in the next file, is no later one: the end marker that is missing here is part of its write.
                 index = HEADER.unpack_from(mapped.buffer, candidate)[2]
                 between = (start + candidate - end) // HEADER_BYTES
                 if 1 < index - after_index <= between + 1:

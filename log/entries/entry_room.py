@@ -37,6 +37,8 @@ def make_room_for_all(log: EntryLog, body_sizes: Places) -> Places:
     sizes = body_sizes + HEADER_BYTES
     positions = np.empty(len(sizes), np.int64)
     end, placed = log.end_position, 0
+    # File by file, as `EntryLog.next_position` says it entry by entry: as many as leave room for an end marker, and the
+    # next one begins the next file.
     while placed < len(sizes):
         left = file_bytes - end % file_bytes
         ends = np.cumsum(sizes[placed:])
@@ -74,7 +76,9 @@ def make_room_for_range(log: EntryLog, entries: EntryRange) -> None:
     units_end = (entries.last_index + 1) * UNIT_BYTES
     if entries.end_position <= log.tail.limit and units_end <= log.index.tail.limit:
         return
-    if entries.last_index > log.last_index:
+    # At most the rest of one file stays empty behind the log's end. Entries that claim a place further on are of
+    # another log, and are refused: space for them would be space for all files in between.
+    if entries.last_index > log.last_index and entries.position <= log.end_position + log.file_bytes:
         _prepare(log, entries.end_position, entries.last_index)
 
 

@@ -89,23 +89,11 @@ class Segments:
 
     def remove_before(self, start: int) -> int:
         """Removes files that end at or before `start`, oldest first; returns how many."""
-        removed = 0
-        while self.starts and self.starts[0] + self.file_bytes <= start:
-            self._remove(0)
-            removed += 1
-        if removed:
-            self.disk.sync_directory(self.directory)
-        return removed
+        return self._remove([known for known in self.starts if known + self.file_bytes <= start])
 
-    def remove_from(self, start: int) -> int:
-        """Removes files that begin at or after `start`, newest first; returns how many."""
-        removed = 0
-        while self.starts and self.starts[-1] >= start:
-            self._remove(-1)
-            removed += 1
-        if removed:
-            self.disk.sync_directory(self.directory)
-        return removed
+    def remove_from(self, start: int) -> None:
+        """Removes files that begin at or after `start`, newest first."""
+        self._remove([known for known in reversed(self.starts) if known >= start])
 
     def remove_all(self) -> None:
         """Removes all files, in one step; durable once the directory above theirs is synced. Raises DiskError."""
@@ -122,9 +110,13 @@ class Segments:
             del self._mapped[next(iter(self._mapped))]
         self._mapped[start] = mapped
 
-    def _remove(self, at: int) -> None:
-        start = self.starts[at]
-        self._mapped.pop(start, None)
-        self._unsettled.pop(start, None)
-        self.disk.discard(self.path(start))
-        del self.starts[at]
+    def _remove(self, starts: list[int]) -> int:
+        """Removes files, durably, in an order in which a failure in between leaves no gap; returns how many."""
+        for start in starts:
+            self._mapped.pop(start, None)
+            self._unsettled.pop(start, None)
+            self.disk.discard(self.path(start))
+            self.starts.remove(start)
+        if starts:
+            self.disk.sync_directory(self.directory)
+        return len(starts)

@@ -116,6 +116,7 @@ class Tail:
         start = self.start + self.segments.file_bytes
         if self.segments.starts[-1] < start:
             self.segments.adopt(start, self.segments.create(start))
+        # What is left of the current file may be unprepared for good, which `prepared_end` has to go on to say.
         if self.prepared_end < end:
             self.segments.mapping(start).prepare(max(self.prepared_end - start, 0), end - start)
             self._next_end = end
@@ -176,6 +177,7 @@ class Tail:
                 self.segments.disk.remove(self.segments.path(step.start))
                 return
             self.segments.adopt(step.start, step.mapped)
+        # Pages count up to the first that are not ready: where the step before this one failed there is a gap.
         if current and step.begin <= self.prepared_end:
             self.set_prepared(max(self.prepared_end, step.done_end))
 

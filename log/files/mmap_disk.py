@@ -406,16 +406,14 @@ class MmapDisk:
     def flush_file(self, path: str) -> None:
         try:
             descriptor = os.open(self._root / path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
         except FileNotFoundError:
             return
         except OSError as error:
             raise FlushError(path, "flush", error.strerror or str(error)) from error
-        try:
-            os.fdatasync(descriptor)
-        except OSError as error:
-            raise FlushError(path, "flush", error.strerror or str(error)) from error
-        finally:
-            os.close(descriptor)
 
     def remove(self, path: str) -> None:
         try:
@@ -440,6 +438,7 @@ class MmapDisk:
     def discard(self, path: str) -> None:
         full, trash = self._root / path, self._root / _TRASH
         try:
+            # What a link leads to may be on another file system, and the link was put there on purpose: both stay.
             if full.is_symlink():
                 _remove(full)
             elif full.exists():

@@ -47,7 +47,8 @@ _STORE_CHECKPOINT_BYTES = 4096
 class Notes:
     """Entries and index units up to `end_index` are durable, and committed up to `committed_index`.
 
-    The queue and index files that are noted hold exactly the records up to `dispatched_index`.
+    The queue and index files that are noted hold exactly the records up to `dispatched_index`, which is committed, too:
+    always dispatched_index <= end_index.
     """
 
     end_index: int

@@ -2,7 +2,8 @@
 
     8 magic  8 applied index  8 length  4 CRC-32 of all but this field  then the data
 
-What the data are is the state machine's business. The log may be deleted up to `applied_index` only.
+What the data are is the state machine's business. The log may be deleted up to `applied_index` only, which never
+falls: a node whose log begins behind that entry has lost state, and needs its leader's snapshot.
 """
 
 import struct

@@ -303,9 +303,7 @@ class ConsumeQueue:
         """Writes a damaged unit anew; returns the file and the place in it, to be flushed, None if the unit is gone."""
         if not self.min_offset <= offset < self.max_offset:
             return None
-        first = offset - offset % self._file_units
-        mapped = self._pool.get(self, first * UNIT_BYTES)
-        at = (offset - first) * UNIT_BYTES
+        mapped, at = self._place_of(offset)
         UNIT.pack_into(mapped.buffer, at, *unit)
         self.checked_end = self.checked_crc = 0  # a checksum may have been made over what was there
         return mapped, at, at + UNIT_BYTES
@@ -528,17 +526,20 @@ class ConsumeQueue:
                 low = middle + 1
         return low
 
-    def _unit_of_file(self, offset: int) -> tuple[int, int, int]:
-        """Returns a unit whatever the extent of the queue is: a file holds it."""
+    def _place_of(self, offset: int) -> tuple[MappedFile, int]:
+        """Returns the file of a unit, whatever the extent of the queue is, and the place in it."""
         first = offset - offset % self._file_units
-        buffer = self._pool.get(self, first * UNIT_BYTES).buffer
-        return UNIT.unpack_from(buffer, (offset - first) * UNIT_BYTES)
+        return self._pool.get(self, first * UNIT_BYTES), (offset - first) * UNIT_BYTES
+
+    def _unit_of_file(self, offset: int) -> tuple[int, int, int]:
+        """Returns a unit that was stored."""
+        mapped, at = self._place_of(offset)
+        return UNIT.unpack_from(mapped.buffer, at)
 
     def _stored_unit(self, offset: int) -> tuple[int, int, int]:
         """Returns a unit likewise, which may never have been stored."""
-        first = offset - offset % self._file_units
-        at = (offset - first) * UNIT_BYTES
-        return UNIT.unpack(self._pool.get(self, first * UNIT_BYTES).read(at, at + UNIT_BYTES))
+        mapped, at = self._place_of(offset)
+        return UNIT.unpack(mapped.read(at, at + UNIT_BYTES))
 
     def _contiguous_starts(self) -> list[int]:
         """Returns the files that follow each other without a hole up to the last one; removes all others."""

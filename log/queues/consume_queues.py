@@ -22,7 +22,10 @@ _NO_END = 1 << 62
 
 
 class QueueNote(NamedTuple):
-    """A checkpoint's note of a queue; `checksum` covers units [checksum_begin, max_offset).
+    """A checkpoint's note of a queue; `checksum` covers units [checksum_begin, max_offset), those of the last file.
+
+    Always 0 <= min_offset <= max_offset, and all units between are durable. An empty queue has `checksum_begin` at its
+    end.
 
     A tuple, as each checkpoint makes one for every queue there is, in a turn.
     """

@@ -14,7 +14,7 @@ from log.entries import cuts
 from log.entries.entry_log import EntryLog
 from log.entries.entry_reads import index_at, record_at
 from log.entries.entry_recovery import RecoveryKind
-from log.entries.entry_room import make_room_for_all
+from log.entries.entry_room import make_room_for_all, make_room_for_range
 from log.entries.flushes import FlushJob
 from log.entries.tail import PrepareJob
 from log.errors import (
@@ -292,6 +292,18 @@ def test_a_range_at_another_position_is_refused() -> None:
     with pytest.raises(DamagedRangeError):
         follower.append_range(part)  # here the entry would still fit into the first file
     assert follower.last_index == 1
+
+
+def test_no_room_is_made_for_a_range_of_another_log(disk: MemoryDisk) -> None:
+    """It claims a place a hundred files behind the end; before its entries are refused they must not fill the disk."""
+    leader, follower = filled(MemoryDisk(), []), open_log(disk)
+    cuts.reset(leader, 0, 100 * FILE, 0)
+    leader.append(1, bytes(100))
+    entries = follower.check_range(leader.run(0, 0).body, 0, 100 * FILE)
+    make_room_for_range(follower, entries)
+    assert len(disk.list("d/data")) == 1
+    with pytest.raises(DamagedRangeError):
+        follower.append_range(entries)
 
 
 def test_a_stray_file_of_an_overtaken_preparation_is_removed(disk: MemoryDisk) -> None:
