@@ -214,10 +214,13 @@ def _check_keyed(
         if not isinstance(one, Operation):
             raise HistoryError(f"operation {place}: {one!r:.60} is no Operation")
         _check_times(place, one.invoke_ns, one.complete_ns)
-        told = freeze(one.result) if one.complete_ns is not None else None
+        try:
+            asked, told = freeze(one.argument), freeze(one.result) if one.complete_ns is not None else None
+        except ValueError as error:
+            raise HistoryError(f"operation {place}: {error}") from None
         if one.function == "cas" and one.complete_ns is not None:
             told = bool(one.result)
-        call = Call(place, one.function, freeze(one.argument), told, one.invoke_ns, one.complete_ns)
+        call = Call(place, one.function, asked, told, one.invoke_ns, one.complete_ns)
         if (problem := complaint_of(model, call)) is not None:
             raise HistoryError(f"operation {place}: {problem}")
         # A read without an answer says nothing, and changes nothing: it may stand anywhere.

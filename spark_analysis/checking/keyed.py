@@ -155,6 +155,7 @@ def complaint_of(model: Model, call: Call) -> str | None:
     if call.function not in model.functions:
         return f"{model.name} has no function {call.function!r}"
     try:
+        hash((call.argument, call.result))
         model.step(model.initial, call.function, call.argument, call.result, call.complete_ns is not None)
     except (TypeError, ValueError, LookupError):
         return f"{model.name}: {call.function} of {call.argument!r:.60} with the result {call.result!r:.60}"

@@ -135,16 +135,20 @@ def _register_reaches(state: Any, read: Call, before: Sequence[Call]) -> bool:
 
 
 def _multi_register(state: Any, _function: str, argument: Any, result: Any, completed: bool) -> Sequence[Any]:
-    """A transaction ((read, key, value), (write, key, value), ...) on several registers. The state is sorted pairs."""
-    values = dict(state)
-    for place, (action, key, value) in enumerate(argument):
+    """A transaction ((read, key, value), (write, key, value), ...) on several registers. The state is sorted pairs.
+
+    Raises TypeError or ValueError for anything else, wherever in the transaction it is."""
+    values, is_possible = dict(state), True
+    for (action, key, value), (_, _, seen) in zip(
+        argument, argument if result is None else result, strict=True
+    ):
         if action in ("write", "w"):
             values[key] = value
-        elif completed:
-            seen = result[place][2] if result is not None else value
-            if seen is not None and values.get(key) != seen:
-                return IMPOSSIBLE
-    return (tuple(sorted(values.items(), key=repr)),)
+        elif action not in ("read", "r"):
+            raise ValueError(f"{action!r:.60} is no read and no write")
+        elif completed and seen is not None and values.get(key) != seen:
+            is_possible = False
+    return (tuple(sorted(values.items(), key=repr)),) if is_possible else IMPOSSIBLE
 
 
 def _multi_register_is_read(call: Call) -> bool:

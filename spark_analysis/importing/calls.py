@@ -46,7 +46,11 @@ def calls(format: str, lines: Iterable[Line | BadLine]) -> Iterator[KeyedCall | 
             yield operation.bad_line()
             continue
         begun, ended = (operation.line, None) if isinstance(operation, Open) else operation
-        call = _call(format, count, begun, ended)
+        try:
+            call = _call(format, count, begun, ended)
+        except ValueError as error:
+            yield BadLine(begun.number, str(error))
+            continue
         count += 1
         if call is not None:
             yield KeyedCall(begun.key, begun.process, call, begun.number)

@@ -123,7 +123,12 @@ def _form(opening: str, parts: list[Any], place: int) -> Any:
         if len(entries) < len(keys):
             raise EdnError(f"character {place}: a map with the same key twice")
         return entries
-    return sorted(parts, key=lambda part: order(freeze(part))) if opening == "#{" else parts
+    if opening != "#{":
+        return parts
+    try:
+        return sorted(parts, key=lambda part: order(freeze(part)))
+    except ValueError as error:
+        raise EdnError(f"character {place}: {error}") from None
 
 
 def _atom(word: str) -> Any:

@@ -7,7 +7,10 @@ answer with ``1``. Truth values are therefore a type of their own here. ``1`` an
 
 import json
 from enum import Enum
-from typing import Any
+from typing import Any, Final
+
+DEEPEST: Final = 100
+"""The most lists and maps that stand one in the other: whoever goes through a value does so by recursion."""
 
 
 class Truth(Enum):
@@ -25,15 +28,20 @@ class Truth(Enum):
     __str__ = __repr__
 
 
-def freeze(value: Any) -> Any:
-    """Lists as tuples, maps as pairs in one order, truth values as :class:`Truth`; what is frozen stays as it is."""
+def freeze(value: Any, left: int = DEEPEST) -> Any:
+    """Lists as tuples, maps as pairs in one order, sets frozen, truth values as :class:`Truth`; what is frozen stays as
+    it is. Raises ValueError for more than ``left`` lists one in the other."""
     if isinstance(value, bool):
         return Truth.TRUE if value else Truth.FALSE
-    if isinstance(value, list | tuple):
-        return tuple(freeze(one) for one in value)
+    if not isinstance(value, list | tuple | dict | set | frozenset):
+        return value
+    if not left:
+        raise ValueError(f"a value has more than {DEEPEST} lists one in the other")
     if isinstance(value, dict):
-        return tuple(sorted(((freeze(key), freeze(one)) for key, one in value.items()), key=order))
-    return value
+        pairs = ((freeze(key, left - 1), freeze(one, left - 1)) for key, one in value.items())
+        return tuple(sorted(pairs, key=order))
+    parts = (freeze(one, left - 1) for one in value)
+    return frozenset(parts) if isinstance(value, set | frozenset) else tuple(parts)
 
 
 def order(value: Any) -> tuple[Any, ...]:
@@ -49,7 +57,9 @@ def order(value: Any) -> tuple[Any, ...]:
             return 3, value.value
         case tuple():
             return 4, tuple(order(one) for one in value)
-    return 5, repr(value)
+        case frozenset():
+            return 5, tuple(sorted(map(order, value)))
+    return 6, repr(value)
 
 
 def as_json(value: Any) -> str:

@@ -67,6 +67,17 @@ def test_keys_are_judged_apart_and_ordered_together() -> None:
     assert check([], "register").verdict.verdict == UNDECIDED
 
 
+TOO_DEEP: list[Any] = []
+for _ in range(200):
+    TOO_DEEP = [TOO_DEEP]
+
+
+def test_sets_are_values() -> None:
+    history = [Operation("write", {1, 2}, None, 0, 1), Operation("read", None, {2, 1}, 2, 3)]
+    assert check(history, "register").is_linearizable
+    assert check([*history, Operation("read", None, {1, 3}, 4, 5)], "register").is_violated
+
+
 @pytest.mark.parametrize(
     ("history", "model", "complaint"),
     [
@@ -74,6 +85,9 @@ def test_keys_are_judged_apart_and_ordered_together() -> None:
         ([Operation("push", 1, None, 0, 1)], "fifo-queue", "no function 'push'"),
         ([Operation("write", 1, None, 2, 1)], "register", "operation 0 completes at 1, before"),
         ([Operation("write", 1, None, 0.5, 1)], "register", "times are integers"),  # type: ignore[arg-type]
+        ([Operation("txn", [("x", 1, 2)], None, 0, 1)], "multi-register", "multi-register: txn of"),
+        ([Operation("enqueue", bytearray(b"x"), None, 0, 1)], "fifo-queue", "fifo-queue: enqueue of"),
+        ([Operation("write", TOO_DEEP, None, 0, 1)], "register", "more than 100 lists"),
         ([{"function": "read"}], "register", "no Operation"),
         ([{"function": "read"}], "log", "has no outcome, invoke_ns, key"),
         (

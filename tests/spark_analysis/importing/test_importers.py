@@ -480,6 +480,34 @@ def test_what_is_no_text_is_a_bad_line_of_a_key_value_store(
     )
 
 
+@pytest.mark.parametrize(
+    ("argument", "result"),
+    [
+        ((("r", "x", None), ("append", "x", 1)), (("r", "x", 5), ("append", "x", 1))),
+        ((("r", "x", None), ("w", "x")), (("r", "x", 5), ("w", "x"))),
+        ((("r", "x", None), ("r", "y", None)), (("r", "x", 5),)),
+        ((("r", "x", None), 5), None),
+    ],
+)
+def test_what_is_no_read_and_no_write_is_a_bad_line_of_a_multi_register(argument: Any, result: Any) -> None:
+    """Behind a read that cannot have had its result at the beginning, too; an append is not judged as a read."""
+    model = MODELS["multi-register"]
+    assert complaint_of(model, Call(0, "txn", argument, result, 1, 2))
+    good = Call(0, "txn", (("r", "x", None), ("w", "x", 1)), (("r", "x", 5), ("w", "x", 1)), 1, 2)
+    assert complaint_of(model, good) is None
+
+
+@pytest.mark.parametrize("kind", ["[{}]", "#{{{}}}", "{{1 {}}}"])
+def test_a_value_in_too_many_lists_is_a_bad_line(kind: str) -> None:
+    value = "1"
+    for _ in range(2000):
+        value = kind.format(value)
+    line = f"{{:process 0, :type :invoke, :f :write, :value {value}}}\n"
+    (bad,) = calls("knossos", parse("knossos", [line]))
+    assert isinstance(bad, BadLine)
+    assert "more than 100 lists" in bad.reason
+
+
 _EDN_PIECES = st.sampled_from(
     [
         *(
