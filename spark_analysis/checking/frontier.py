@@ -35,6 +35,7 @@ from spark_analysis.importing.calls import Call
 _BITS: Final = 24  # of a count of used operations; the highest of them stays free
 _CONFIGURATION_BYTES: Final = 400
 _COSTS: Final = 1 << 20
+_COMPARISONS_BETWEEN_LOOKS_AT_THE_CLOCK: Final = 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -71,12 +72,22 @@ class _Configuration(NamedTuple):
 
 @dataclass(slots=True)
 class _Bounds:
-    """The rest of the bounds of a search, over all walks. ``seen`` counts configurations."""
+    """The rest of the bounds of a search, over all walks. ``seen`` counts configurations, ``compared`` pairs of them
+    since the last look at the clock."""
 
     configurations: int
     at_once: int
     is_over: Callable[[], bool]
     seen: int = 0
+    compared: int = 0
+
+    def look(self, compared: int) -> None:
+        """Look at the clock now and then: what takes time is to compare a configuration with all that it may be like."""
+        self.compared += 1 + compared
+        if self.compared >= _COMPARISONS_BETWEEN_LOOKS_AT_THE_CLOCK:
+            self.compared = 0
+            if self.is_over():
+                raise OutOfBoundsError("time")
 
     def count(self, at_once: int) -> None:
         self.seen += 1
@@ -84,8 +95,6 @@ class _Bounds:
             raise OutOfBoundsError("configurations")
         if at_once > self.at_once:
             raise OutOfBoundsError("memory")
-        if self.seen % 256 == 0 and self.is_over():
-            raise OutOfBoundsError("time")
 
 
 def search_register(
@@ -98,10 +107,12 @@ def search_register(
 ) -> SearchResult:
     """Decide a register of ``write``, ``read`` and ``cas``; the bounds are those of
     :func:`spark_analysis.checking.search.search`, where bytes bound what is kept at one time."""
-    bounds = _Bounds(maximum_configurations, max(1, maximum_bytes // _CONFIGURATION_BYTES), is_over)
+    bounds = _Bounds(maximum_configurations, maximum_bytes, is_over)
     counted: set[tuple[Any, ...]] = set()
     order: tuple[int, ...] = ()
     while True:
+        # Every counted kind makes each configuration's count longer.
+        bounds.at_once = max(1, maximum_bytes // (_CONFIGURATION_BYTES + len(counted) * _BITS // 8))
         walk = _Walk(calls, initial, counted, bounds)
         try:
             stuck = walk.run()
@@ -165,6 +176,7 @@ class _Walk:
         self.slots: dict[int, int] = {}  # the bit of each operation that is under way, by number
         self.free = list(range(len(calls), -1, -1))
         self.frontier = [_Configuration(0, initial, False, 0, 0, None)]
+        self.held = 0  # configurations of the frontier, and those that were reached from it and not forgotten
 
     def run(self) -> int | None:
         """Go through time; returns the operation that no configuration can have done by its end, or None."""
@@ -196,6 +208,7 @@ class _Walk:
     def _through(self, bit: int) -> list[_Configuration]:
         """Every configuration in which an operation has happened, reached from one of the frontier's."""
         kept: dict[tuple[int, Any, bool], list[_Configuration]] = defaultdict(list)
+        self.held = len(self.frontier)
         waiting = [one for one in map(self._absorbed, self.frontier) if self._is_kept(one, kept)]
         while waiting:
             following: list[_Configuration] = []
@@ -209,12 +222,14 @@ class _Walk:
     def _is_kept(self, one: _Configuration, kept: dict[tuple[int, Any, bool], list[_Configuration]]) -> bool:
         """Remember a configuration unless one is known that used no more; forget those that used no less."""
         listed = kept[one[:3]]
+        self.bounds.look(len(listed))
         for other in listed:
             if self._is_no_more(other.used, one.used) and (other.used != one.used or other.cost <= one.cost):
                 return False
-        listed[:] = [other for other in listed if not self._is_no_more(one.used, other.used)]
-        listed.append(one)
-        self.bounds.count(len(kept))
+        left = [other for other in listed if not self._is_no_more(one.used, other.used)]
+        self.held += len(left) + 1 - len(listed)
+        listed[:] = [*left, one]
+        self.bounds.count(self.held)
         return True
 
     def _is_no_more(self, one: int, other: int) -> bool:

@@ -54,6 +54,7 @@ def judge_files(
     spark: SparkSession, paths: Sequence[str], format: str, model_name: str, budget: Budget | None = None
 ) -> list[Verdict]:
     """Judge each file as a history of its own; returns the verdicts in the order of ``paths``."""
+    from pyspark.sql import Window
     from pyspark.sql import functions as sf
 
     model, within = MODELS[model_name], budget or Budget()
@@ -95,7 +96,16 @@ def judge_files(
         named = spark.createDataFrame([(row["path"], row["key"]) for row in huge], "path STRING, key STRING")
         good = good.join(sf.broadcast(named), ["path", "key"], "left_anti")
     judged += good.groupBy("path", "key").applyInArrow(judge, _JUDGED).collect()
-    bad = rows.where("bad IS NOT NULL").select("path", "bad").limit(1000).collect() if bad_count else []
+    # A few of each file: what of one could not be read must not hide that something of another could not.
+    in_file = Window.partitionBy("path").orderBy("at")
+    listed = (
+        rows.where("bad IS NOT NULL")
+        .select("path", "bad", sf.monotonically_increasing_id().alias("at"))
+        .withColumn("place", sf.row_number().over(in_file))
+        .where(sf.col("place") <= BAD_LINES_LISTED)
+        .orderBy("path", "place")
+    )
+    bad = listed.collect() if bad_count else []
     rows.unpersist()
     return [_verdict(path, judged, bad, bad_count.get(path, {}), model_name) for path in paths]
 

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from spark_analysis.checking import frontier
 from spark_analysis.checking.frontier import search_register
 from spark_analysis.checking.models import MODELS
 from spark_analysis.checking.search import search
@@ -106,3 +107,41 @@ def test_its_bounds_are_told() -> None:
     assert (found.verdict, found.bound) == (UNDECIDED, "configurations")
     assert search_register(calls, None, is_over=lambda: True).bound == "time"
     assert search_register(calls, None, maximum_bytes=800).bound == "memory"
+
+
+def test_configurations_that_differ_in_what_they_used_alone_are_bounded_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of each value there are three scarce kinds of unknown operation, none of which is less than another one."""
+    unknown = [("write", value) for value in range(3)]
+    unknown += [("cas", (other, value)) for value in range(3) for other in (8, 9)]
+    unknown += [("write", other) for other in (8, 9)] * 6
+    calls = [Call(op, function, argument, None, 0, None) for op, (function, argument) in enumerate(unknown)]
+    for at in range(100, 280, 20):
+        calls.append(Call(at, "read", None, at // 20 % 3, at, at + 1))
+        calls.append(Call(at + 10, "write", None, None, at + 10, at + 11))
+    assert search_register(calls, None).verdict == LINEARIZABLE
+    most = 0
+    count = frontier._Bounds.count
+
+    def counted(bounds: frontier._Bounds, at_once: int) -> None:
+        nonlocal most
+        most = max(most, at_once)
+        count(bounds, at_once)
+
+    monkeypatch.setattr(frontier._Bounds, "count", counted)
+    assert search_register(calls, None, maximum_bytes=100 * 400).bound == "memory"
+    assert 90 < most <= 101
+    search_register(calls, None)
+    assert most > 150
+    # The clock is looked at by what was compared, whether or not it was kept.
+    looks = 0
+
+    def is_over() -> bool:
+        nonlocal looks
+        looks += 1
+        return looks > 20
+
+    found = search_register(calls, None, is_over=is_over)
+    assert (found.bound, looks) == ("time", 21)
+    assert found.configurations < 20 * 256

@@ -357,11 +357,13 @@ def test_many_files_in_one_job(spark: SparkSession, tmp_path: Path) -> None:
         ("bad", ETCD_GOOD.replace("read\t7", "read\t4")),
         ("empty", ""),
         ("several clients of one name", 2 * begun + 2 * ended),
+        ("damaged", "INFO  jepsen.util - ?\n" * 1100),
+        ("damaged in one place", ETCD_GOOD.replace("read\t7", "read\t4") + "INFO  jepsen.util - ?\n"),
     ):
         path = tmp_path / f"{name}.log"
         path.write_text(text)
         paths.append(str(path))
-    good, bad, empty, several = judge_files(spark, paths, "jepsen-etcd", "cas-register")
+    good, bad, empty, several, damaged, doubtful = judge_files(spark, paths, "jepsen-etcd", "cas-register")
     assert (good.verdict, bad.verdict) == (LINEARIZABLE, VIOLATED)
     assert (empty.operations, empty.damage) == (0, ())
     assert [one.facts["mispaired"] for one in (good, bad, several)] == [0, 0, 1]
@@ -370,6 +372,13 @@ def test_many_files_in_one_job(spark: SparkSession, tmp_path: Path) -> None:
     (anomaly,) = bad.anomalies
     assert anomaly.kind == "not-linearizable"
     assert anomaly.proof[-1]["result"] == 4
+    assert damaged.facts["bad_lines"] == 1100
+    assert [one.rpartition(": line ")[2].split(":")[0] for one in damaged.damage] == [
+        str(number) for number in range(1, 21)
+    ]
+    # What could not be read of one file is no matter of another one.
+    assert (doubtful.verdict, len(doubtful.damage), doubtful.facts["bad_lines"]) == (VIOLATED, 1, 1)
+    assert corrected_for_gaps(doubtful).verdict == UNDECIDED
 
 
 def operations_of(*lines: str) -> list[tuple[str, str, int | None]]:
