@@ -82,7 +82,7 @@ class _Bounds:
     compared: int = 0
 
     def look(self, compared: int) -> None:
-        """Look at the clock now and then: what takes time is to compare a configuration with all that it may be like."""
+        """Look at the clock now and then: what takes time is to compare a configuration with all that are like it."""
         self.compared += 1 + compared
         if self.compared >= _COMPARISONS_BETWEEN_LOOKS_AT_THE_CLOCK:
             self.compared = 0

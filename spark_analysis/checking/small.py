@@ -28,6 +28,7 @@ from spark_analysis.checking.queues.knowledge import Operation
 from spark_analysis.checking.queues.reference import QueueFindings, check_queues
 from spark_analysis.checking.queues.unknown_appends import Finding
 from spark_analysis.checking.registers import INITIAL, Access, check_register
+from spark_analysis.checking.replicas.files import place_of_file
 from spark_analysis.checking.replicas.reference import NO_INDEX, ReplicaEvent, replica_findings
 from spark_analysis.checking.verdict import Verdict
 from spark_analysis.importing import schema
@@ -83,7 +84,7 @@ def _together(history: History) -> DataFrame:
 
     frames = {
         "operation": history.operations.select(*schema.OPERATION_NAMES),
-        "event": history.events.select("file", "position", *schema.EVENT_NAMES),
+        "event": history.events.select(*schema.EVENT_TABLE_NAMES),
         "damage": history.damage.select("file", "position", "kind", "reason"),
     }
     return reduce(
@@ -93,7 +94,7 @@ def _together(history: History) -> DataFrame:
 
 
 def check_rows(path: str, rows: Sequence[Row], *, drained: bool = False, sparse: bool = False) -> Verdict:
-    """Judge a history from rows of schema.OPERATIONS, schema.EVENTS and damage, told apart by ``record``."""
+    """Judge a history from rows of schema.OPERATIONS, schema.EVENT_TABLE and damage, told apart by ``record``."""
     operations = [row for row in rows if row["record"] == "operation"]
     events = [row for row in rows if row["record"] == "event"]
     damages = sorted(
@@ -239,8 +240,8 @@ def _rows_of(ops: Sequence[int], operations: Sequence[Row]) -> list[dict[str, An
     return sorted(rows, key=lambda row: (row["op"], row["function"], row["key"]))
 
 
-def _place_of_event(row: Row) -> tuple[str, str, int]:
-    return row["node"], row["file"], row["position"]
+def _place_of_event(row: Row) -> tuple[str, str, int, int]:
+    return (row["node"], *place_of_file(row["file"]), row["position"])
 
 
 def _event(row: Row) -> ReplicaEvent:
@@ -248,4 +249,5 @@ def _event(row: Row) -> ReplicaEvent:
     return ReplicaEvent(
         *(row["node"], row["kind"], row["term"], row["role"], row["first_index"], last_index, row["digest"]),
         last_term=row["last_term"],
+        group=row["group"] or "",
     )

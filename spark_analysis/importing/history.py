@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class History:
     """One history.
 
-    ``operations``: schema.OPERATIONS; ``events``: file, position and schema.EVENTS; ``damage``: (file, position, kind,
-    reason). ``recorders``: (client, recorder, invoke_ns) of each operation, None where the recording does not say which
-    process recorded which client.
+    ``operations``: schema.OPERATIONS; ``events``: schema.EVENT_TABLE; ``damage``: (file, position, kind, reason).
+    ``recorders``: (client, recorder, invoke_ns) of each operation, None where the recording does not say which process
+    recorded which client.
     """
 
     path: str
@@ -85,7 +85,7 @@ def read_trace(spark: SparkSession, path: str) -> History | None:
     return History(
         path,
         whole.select(*schema.OPERATION_NAMES),
-        records.where("record = 'event'").select(*_PLACED, *schema.EVENT_NAMES),
+        records.where("record = 'event'").select(*schema.EVENT_TABLE_NAMES),
         _damage(records),
         _recorders(operations),
     )
@@ -119,7 +119,7 @@ def load_parquet(spark: SparkSession, path: str, parquet: str, joined: str | Non
     return History(
         path,
         whole,
-        records.where("record = 'event'").select(*_PLACED, *schema.EVENT_NAMES),
+        records.where("record = 'event'").select(*schema.EVENT_TABLE_NAMES),
         damage,
         _recorders(records.where("record in ('operation', 'invocation')")),
     )
@@ -135,7 +135,7 @@ def history_of(records: DataFrame) -> History:
     return History(
         "",
         whole.unionByName(join_halves(halves, unread)),
-        records.where("record = 'event'").select(*_PLACED, *schema.EVENT_NAMES),
+        records.where("record = 'event'").select(*schema.EVENT_TABLE_NAMES),
         unread.unionByName(doubtful_completions(halves, unread)),
         _recorders(records.where("record in ('operation', 'invocation')")),
     )
@@ -296,4 +296,4 @@ def no_records(spark: SparkSession) -> DataFrame:
 
 def no_events(spark: SparkSession) -> DataFrame:
     """The replica events of a history that has none."""
-    return spark.createDataFrame([], f"file STRING, position BIGINT, {schema.EVENTS}")
+    return spark.createDataFrame([], schema.EVENT_TABLE)

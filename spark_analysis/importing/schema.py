@@ -20,7 +20,11 @@ OPERATION_COLUMNS: Final = (
     ("client", "STRING", "logical client: a lane in a timeline"),
     ("function", "STRING", "append, read, poll, tail, head, commit_offset, fetch_offset, assign, ..."),
     ("key", "STRING", "queue as topic/queue, or any model's key"),
-    ("group", "STRING", "consumer group of commit_offset and fetch_offset"),
+    (
+        "group",
+        "STRING",
+        "consumer group of commit_offset and fetch_offset; of a replica's event its broker group",
+    ),
     ("outcome", "STRING", "ok, fail (certainly no effect) or info (unknown)"),
     ("invoke_ns", "BIGINT", "invocation, monotonic nanoseconds"),
     ("complete_ns", "BIGINT", "completion; null when the outcome is unknown"),
@@ -73,6 +77,9 @@ OPERATIONS: Final = _ddl(OPERATION_COLUMNS)
 EVENTS: Final = _ddl(EVENT_COLUMNS)
 OPERATION_NAMES: Final = tuple(name for name, _, _ in OPERATION_COLUMNS)
 EVENT_NAMES: Final = tuple(name for name, _, _ in EVENT_COLUMNS)
+EVENT_TABLE_NAMES: Final = ("file", "position", "group", *EVENT_NAMES)
+EVENT_TABLE: Final = f"file STRING, position BIGINT, `group` STRING, {EVENTS}"
+"""The events of a history: where each stands, and the group of the replica that recorded it."""
 RECORD_COLUMNS: Final = _COMMON + OPERATION_COLUMNS + EVENT_COLUMNS
 RECORDS: Final = _ddl(RECORD_COLUMNS)
 

@@ -114,6 +114,7 @@ class RowMaker:
     def __init__(self, split: TraceSplit) -> None:
         axis = split.axis
         self.recorder = ""
+        self._of_event: Row = _NO_OPERATION  # but for the group of a replica
         self.lost = 0  # how many records may have been in what could not be read
         self._file, self._base = split.file, split.number << FILE_SHIFT
         self._shift, self._period = axis.shift_ns, axis.period
@@ -128,6 +129,8 @@ class RowMaker:
             return self._of_record(position, item)
         if isinstance(item, TraceHeader):
             self.recorder = item.process
+            group = dict(item.attributes).get("group") if item.source == "replica" else None
+            self._of_event = tuple(group if name == "group" else None for name in schema.OPERATION_NAMES)
             return ()
         assert isinstance(item, Damage)
         self.lost += 0 if item.cut else LOST_BETWEEN
@@ -217,7 +220,7 @@ class RowMaker:
 
     def _event(self, position: int, item: list[Any]) -> Row:
         at_ns = self._latest_ns + self._shift
-        return ("event", self._file, position, *_NO_OPERATION, *_event(self.recorder, at_ns, item))
+        return ("event", self._file, position, *self._of_event, *_event(self.recorder, at_ns, item))
 
     def _operation(self, position: int, begun: list[Any], ended: list[Any] | None) -> Row:
         """A finished row, or an ``invocation`` half without ``ended``."""

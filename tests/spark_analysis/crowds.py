@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 DAMAGE = "file STRING, position BIGINT, kind STRING, reason STRING"
-EVENTS = f"file STRING, position BIGINT, {schema.EVENTS}"
 
 
 @dataclass
@@ -62,7 +61,7 @@ class Crowd:
         names = ("file", "position", *schema.OPERATION_NAMES, *schema.EVENT_NAMES)
         tables: tuple[tuple[str, Sequence[str], list[Row]], ...] = (
             ("operation", schema.OPERATION_NAMES, self.operations),
-            ("event", ("file", "position", *schema.EVENT_NAMES), self.events),
+            ("event", schema.EVENT_TABLE_NAMES, self.events),
             ("damage", ("file", "position", "kind", "reason"), self.damage),
         )
         return [
@@ -75,7 +74,7 @@ class Crowd:
         return History(
             "crowd",
             spark.createDataFrame(self.operations, schema.OPERATIONS),
-            spark.createDataFrame(self.events, EVENTS),
+            spark.createDataFrame(self.events, schema.EVENT_TABLE),
             spark.createDataFrame(self.damage, DAMAGE),
         )
 

@@ -1,9 +1,9 @@
 """Raft's guarantees, judged from what the replicas themselves recorded (figure 3 of the extended Raft paper).
 
-Every check is a grouping, or a sweep along one node's events, whose order is their place in the node's file. A sweep
-goes through ranges of the file (:mod:`spark_analysis.checking.sweep`), so that a node's history of any length is spread
+Every check is a grouping, or a sweep along one node's events, whose order is their place in the node's files. A sweep
+goes through ranges of a file (:mod:`spark_analysis.checking.sweep`), so that a node's history of any length is spread
 over all tasks. Findings are rows (kind, key, position, detail): ``key`` is a node or a term, ``position`` a log index
-or a term.
+or a term. Each group is judged by itself, as terms and indexes are its own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sf
 
 from spark_analysis.checking.columns import together
+from spark_analysis.checking.replicas.files import file_columns
 from spark_analysis.checking.sweep import Running, running
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ RANGE_BITS: Final = 22
 
 
 def check_replicas(events: DataFrame) -> DataFrame:
-    """Every violated invariant in ``events`` (schema.EVENTS with file and position)."""
+    """Every violated invariant in ``events`` (schema.EVENT_TABLE)."""
+    # Histories of others need not name a group, and a sweep takes no null for a key.
+    events = events.withColumn("group", sf.coalesce("group", sf.lit("")))
     rules = (
         *(_two_leaders, _backward_terms, _backward_commits, _truncated_commits, _incomplete_leaders),
         *(_mismatched_runs, _mismatched_prefixes),
@@ -35,7 +38,7 @@ def _two_leaders(events: DataFrame) -> DataFrame:
     """Election safety: at most one leader in a term."""
     return (
         events.where("kind = 'role' AND role = 'leader'")
-        .groupBy("term")
+        .groupBy("group", "term")
         .agg(sf.array_sort(sf.collect_set("node")).alias("nodes"))
         .where(sf.size("nodes") > 1)
         .select(
@@ -48,12 +51,12 @@ def _two_leaders(events: DataFrame) -> DataFrame:
 
 
 def _before(events: DataFrame, keys: list[str], **wanted: Running) -> DataFrame:
-    """``events`` with running aggregates over the earlier events of the same node (and life)."""
+    """``events`` with running aggregates over the earlier events of the same node, and of the same of ``keys``."""
     return running(
-        events.withColumn("range", sf.shiftright("position", RANGE_BITS)),
-        keys,
-        ["file", "range"],
-        ["file", "position"],
+        events.withColumns(file_columns() | {"range": sf.shiftright("position", RANGE_BITS)}),
+        ["group", "node", *keys],
+        ["stem", "number", "range"],
+        ["stem", "number", "position"],
         **wanted,
     )
 
@@ -63,7 +66,7 @@ def _with_disk(events: DataFrame) -> DataFrame:
     is_new = "kind = 'start' AND term = 0 AND last_index = -1"
     return _before(
         events.withColumn("is_new", sf.expr(is_new).cast("int")),
-        ["node"],
+        [],
         disk=Running("sum", "is_new", inclusive=True),
     )
 
@@ -81,7 +84,7 @@ def _of_one_node(rows: DataFrame, kind: str, position: Column, words: str, numbe
 def _backward_terms(events: DataFrame) -> DataFrame:
     """A node's term never decreases, over all lives with one disk: it is durable before any answer."""
     terms = _with_disk(events.where("kind IN ('role', 'start')"))
-    backward = _before(terms, ["node", "disk"], earlier=Running("max", "term")).where("term < earlier")
+    backward = _before(terms, ["disk"], earlier=Running("max", "term")).where("term < earlier")
     return _of_one_node(backward, "term-went-back", sf.col("term"), "from term ", "earlier")
 
 
@@ -90,9 +93,9 @@ def _backward_commits(events: DataFrame) -> DataFrame:
     starts = events.where("kind IN ('start', 'commit')").withColumn(
         "starts", (sf.col("kind") == "start").cast("int")
     )
-    commits = _before(starts, ["node"], life=Running("sum", "starts")).where("kind = 'commit'")
+    commits = _before(starts, [], life=Running("sum", "starts")).where("kind = 'commit'")
     earlier = Running("max", "last_index")
-    backward = _before(commits, ["node", "life"], earlier=earlier).where("last_index < earlier")
+    backward = _before(commits, ["life"], earlier=earlier).where("last_index < earlier")
     return _of_one_node(backward, "commit-went-back", sf.col("last_index"), "from index ", "earlier")
 
 
@@ -102,7 +105,7 @@ def _truncated_commits(events: DataFrame) -> DataFrame:
     known = _with_disk(events.where("kind IN ('start', 'commit', 'truncate')")).withColumn(
         "known", sf.when(sf.col("kind") == "commit", sf.col("last_index"))
     )
-    truncated = _before(known, ["node", "disk"], committed=Running("max", "known")).where(
+    truncated = _before(known, ["disk"], committed=Running("max", "known")).where(
         "kind = 'truncate' AND last_index < committed"
     )
     first_removed = sf.col("last_index") + 1
@@ -115,29 +118,33 @@ def _incomplete_leaders(events: DataFrame) -> DataFrame:
     A log lacks it that is too short, or that ends in a term before one whose leader had committed an entry of its own:
     terms never decrease along a log. Entries behind a leader's log at its election are its own.
     """
-    commits = events.where("kind = 'commit'").select("node", "term", "last_index")
+    commits = events.where("kind = 'commit'").select("group", "node", "term", "last_index")
     leaders = (
         events.where("kind = 'role' AND role = 'leader'")
-        .select("node", "term", "last_index", "last_term")
+        .select("group", "node", "term", "last_index", "last_term")
         .alias("leader")
     )
-    elected = leaders.groupBy("node", "term").agg(sf.min("last_index").alias("begin"))
+    elected = leaders.groupBy("group", "node", "term").agg(sf.min("last_index").alias("begin"))
     own = sf.when(sf.col("last_index") > sf.col("begin"), sf.col("last_index"))
-    # One row a term.
+    # One row for each term of a group.
     past = (
-        commits.join(sf.broadcast(elected), ["node", "term"], "left")
-        .groupBy("term")
+        commits.join(sf.broadcast(elected), ["group", "node", "term"], "left")
+        .groupBy("group", "term")
         .agg(sf.max("last_index").alias("committed"), sf.max(own).alias("own"))
     )
     latest = sf.max(sf.when(sf.col("own").isNotNull(), sf.struct(sf.col("past.term").alias("term"), "own")))
     is_short = sf.col("last_index") < sf.col("committed")
     words = (sf.lit("leader of term "), sf.col("term").cast("string"))
     return (
-        leaders.join(sf.broadcast(past.alias("past")), sf.col("past.term") < sf.col("leader.term"))
-        .groupBy("leader.node", "leader.term", "leader.last_index", "leader.last_term")
+        leaders.join(
+            sf.broadcast(past.alias("past")),
+            (sf.col("past.group") == sf.col("leader.group")) & (sf.col("past.term") < sf.col("leader.term")),
+        )
+        .groupBy("leader.group", "leader.node", "leader.term", "leader.last_index", "leader.last_term")
         .agg(sf.max("committed").alias("committed"), latest.alias("latest"))
         .where(is_short | (sf.col("last_term") < sf.col("latest.term")))
         .select(
+            "group",
             sf.lit("leader-incomplete").alias("kind"),
             sf.col("node").alias("key"),
             sf.when(is_short, sf.col("last_index") + 1).otherwise(sf.col("latest.own")).alias("position"),
@@ -160,6 +167,7 @@ def _incomplete_leaders(events: DataFrame) -> DataFrame:
             .alias("detail"),
         )
         .distinct()
+        .drop("group")
     )
 
 
@@ -181,7 +189,7 @@ def _mismatched(
 ) -> DataFrame:
     """Things, each known by these columns, of which several digests were stated."""
     return (
-        stated.groupBy(*thing)
+        stated.groupBy("group", *thing)
         .agg(
             sf.min("digest").alias("least"),
             sf.max("digest").alias("greatest"),

@@ -1,4 +1,4 @@
-"""The rules of :mod:`spark_analysis.checking.replicas.invariants` in plain Python, for one group.
+"""The rules of :mod:`spark_analysis.checking.replicas.invariants` in plain Python.
 
 They are here to be read, to be compared with the DataFrames, and to judge histories that one task holds
 (:mod:`spark_analysis.checking.small`).
@@ -26,6 +26,7 @@ class ReplicaEvent:
     last_index: int = NO_INDEX
     digest: int | None = None
     last_term: int | None = None
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,15 @@ class ReplicaFinding:
     detail: str
 
 
-def replica_findings(events: Sequence[ReplicaEvent]) -> list[ReplicaFinding]:
-    """Every violated invariant; the events of each node are in the order in which they happened."""
+def replica_findings(events: Iterable[ReplicaEvent]) -> list[ReplicaFinding]:
+    """Every violated invariant of each group; the events of each node are in the order in which they happened."""
+    by_group: dict[str, list[ReplicaEvent]] = defaultdict(list)
+    for event in events:
+        by_group[event.group].append(event)
+    return [finding for listed in by_group.values() for finding in _findings(listed)]
+
+
+def _findings(events: Sequence[ReplicaEvent]) -> list[ReplicaFinding]:
     findings = [*_two_leaders(events), *_incomplete_leaders(events)]
     by_node: dict[str, list[ReplicaEvent]] = defaultdict(list)
     for event in events:

@@ -6,6 +6,7 @@ The plain rules judge small histories by themselves, so this is also the test th
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -101,6 +102,8 @@ def crowd(seed: int) -> Crowd:
     for break_one in [*RAFT_MUTATIONS] * 2:
         break_one(rng, events)
     made.events += event_rows(events)
+    # Nodes of another group may have the same names.
+    made.events += event_rows([replace(one, group="other") for one in good_events(rng, 100)])
     made.damage += ((f"{number % 3}.trace", number, "bad", "torn") for number in range(DAMAGES_LISTED + 5))
     return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -113,7 +114,7 @@ def test_configurations_that_differ_in_what_they_used_alone_are_bounded_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of each value there are three scarce kinds of unknown operation, none of which is less than another one."""
-    unknown = [("write", value) for value in range(3)]
+    unknown: list[tuple[str, Any]] = [("write", value) for value in range(3)]
     unknown += [("cas", (other, value)) for value in range(3) for other in (8, 9)]
     unknown += [("write", other) for other in (8, 9)] * 6
     calls = [Call(op, function, argument, None, 0, None) for op, (function, argument) in enumerate(unknown)]

@@ -31,7 +31,7 @@ def _row(one: dict[str, Any], key: str = QUEUE, group: str | None = None) -> tup
 
 
 def _event(position: int, **fields: Any) -> tuple[Any, ...]:
-    return ("n.trace", position, *(fields.get(name) for name in schema.EVENT_NAMES))
+    return ("n.trace", position, None, *(fields.get(name) for name in schema.EVENT_NAMES))
 
 
 def test_a_bounded_part_of_the_history(spark: SparkSession) -> None:
@@ -69,7 +69,7 @@ def test_a_bounded_part_of_the_history(spark: SparkSession) -> None:
     history = History(
         "run",
         spark.createDataFrame(rows, schema.OPERATIONS),
-        spark.createDataFrame([*roles, *commits], f"file STRING, position BIGINT, {schema.EVENTS}"),
+        spark.createDataFrame([*roles, *commits], schema.EVENT_TABLE),
         spark.createDataFrame([], "file STRING, position BIGINT, kind STRING, reason STRING"),
         spark.createDataFrame(
             [
