@@ -176,8 +176,7 @@ class StatusProcessor:
         stats = self._stats
         now_ns = self._time.now_ns
         state, log = self._state, self._state.store.log
-        got = _three_rates(stats.get_rates(now_ns))
-        found, missed = stats.found_rates(now_ns), stats.missed_rates(now_ns)
+        put, got, found, missed = stats.rates(now_ns)
         stored = stats.stored
         stored.count(state.store.queues, now_ns // 1_000_000_000)
         run_s = (now_ns - stats.started_ns) // 1_000_000_000
@@ -188,12 +187,12 @@ class StatusProcessor:
             "brokerVersionDesc": "Trivet",
             "brokerVersion": str(OWN_VERSION),
             "brokerActive": "true",
-            "putTps": _three_rates(stats.put_rates(now_ns)),
-            "getTransferedTps": got,
-            "getTransferredTps": got,
-            "getFoundTps": _three_rates(found),
-            "getMissTps": _three_rates(missed),
-            "getTotalTps": _three_rates((found[0] + missed[0], found[1] + missed[1], found[2] + missed[2])),
+            "putTps": _in_words(put),
+            "getTransferedTps": _in_words(got),
+            "getTransferredTps": _in_words(got),
+            "getFoundTps": _in_words(found),
+            "getMissTps": _in_words(missed),
+            "getTotalTps": _in_words(map(sum, zip(found, missed, strict=True))),
             "msgPutTotalTodayNow": str(stats.put),
             "msgPutTotalTodayMorning": str(put_today),
             "msgPutTotalYesterdayMorning": str(put_yesterday),
@@ -286,7 +285,7 @@ class StatusProcessor:
             return -1  # an empty log
 
 
-def _three_rates(rates: tuple[float, float, float]) -> str:
+def _in_words(rates: Iterable[float]) -> str:
     return " ".join(f"{rate:.3f}" for rate in rates)
 
 

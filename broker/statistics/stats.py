@@ -5,7 +5,7 @@ ten seconds, of which ten minutes are kept.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -145,34 +145,21 @@ class Stats:
         given = self.got_by_group.get(f"{topic}@{group}")
         return 0.0 if given is None else given.messages.total(now_ns // 1_000_000_000, MINUTE).per_second
 
-    def put_rates(self, now_ns: int) -> tuple[float, float, float]:
-        """Messages put a second over the last 10, 60 and 600 seconds."""
-        return self._rate(now_ns, 10, 1), self._rate(now_ns, 60, 1), self._rate(now_ns, 600, 1)
-
-    def get_rates(self, now_ns: int) -> tuple[float, float, float]:
-        """Messages got a second over the last 10, 60 and 600 seconds."""
-        return self._rate(now_ns, 10, 2), self._rate(now_ns, 60, 2), self._rate(now_ns, 600, 2)
-
-    def found_rates(self, now_ns: int) -> tuple[float, float, float]:
-        """Reads a second that found messages, over the last 10, 60 and 600 seconds."""
-        return self._rate(now_ns, 10, 3), self._rate(now_ns, 60, 3), self._rate(now_ns, 600, 3)
-
-    def missed_rates(self, now_ns: int) -> tuple[float, float, float]:
-        """Reads a second that found none, over the last 10, 60 and 600 seconds."""
-        return self._rate(now_ns, 10, 4), self._rate(now_ns, 60, 4), self._rate(now_ns, 600, 4)
-
-    def _rate(self, now_ns: int, seconds: int, which: int) -> float:
-        """Counts a second, since the newest sample that is at least `seconds` old, or else since the oldest one."""
-        since = now_ns - seconds * 1_000_000_000
-        chosen = self._samples[0]
-        for sample in self._samples:
-            if sample[0] > since:
-                break
-            chosen = sample
-        elapsed = now_ns - chosen[0]
-        counts = (now_ns, self.put, self.got, self.gets_found, self.gets_missed)
-        count = counts[which] - chosen[which]
-        return count * 1e9 / elapsed if elapsed > 0 else 0.0
+    def rates(self, now_ns: int) -> Iterator[tuple[float, ...]]:
+        """Yields how many messages a second were put, and got, how many reads found messages, and how many none; each
+        over the last 10, 60 and 600 seconds.
+        """
+        counts = (self.put, self.got, self.gets_found, self.gets_missed)
+        over_spans = []
+        for seconds in (10, 60, 600):
+            # The newest sample that is at least so old, or else the oldest one.
+            old = [sample for sample in self._samples if sample[0] <= now_ns - seconds * 1_000_000_000]
+            began_ns, *before = old[-1] if old else self._samples[0]
+            elapsed_ns = max(1, now_ns - began_ns)
+            over_spans.append(
+                [(now - then) * 1e9 / elapsed_ns for now, then in zip(counts, before, strict=True)]
+            )
+        return zip(*over_spans, strict=True)
 
 
 def _counted(table: dict[str, Counted], key: str, made: Callable[[], Counted]) -> Counted:

@@ -74,6 +74,8 @@ def test_an_account_is_taken_out() -> None:
         FILE.replace('"operator"\nsecret_key = "another', '"service"\nsecret_key = "another'),
         FILE.replace("PUB", "ALL"),
         "accounts = 1",
+        f"[[accounts]]\nadmin = {'9' * 5000}",
+        f"[[accounts]]\nadmin = {'[' * 2000}",
     ],
 )
 def test_what_cannot_be_changed_safely_is_refused(text: str) -> None:
