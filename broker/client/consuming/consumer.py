@@ -177,7 +177,11 @@ class Consumer(CoreBlock):
     async def __aenter__(self) -> Self:
         """Begin to read. Raises DamagedOffsets, OSError and UsageError if ``offsets`` cannot be read or are in use."""
         await self._stored.open()
-        await self.core.__aenter__()
+        try:
+            await self.core.__aenter__()
+        except BaseException:
+            self._stored.close()
+            raise
         self.core.tasks.start_soon(self._run)
         if self.order_locks is not None:
             self.core.tasks.start_soon(self.order_locks.run)

@@ -21,7 +21,14 @@ from dataclasses import dataclass
 
 from broker.client.consuming.queue_calls import PullResponse, QueueCalls
 from broker.client.consuming.subscription import Subscription
-from broker.client.errors import BrokerBusy, BrokerError, ConnectionFailed, NameServerUnavailable, NoRoute
+from broker.client.errors import (
+    BrokerBusy,
+    BrokerError,
+    ConnectionFailed,
+    NameServerUnavailable,
+    NoRoute,
+    UsageError,
+)
 from broker.client.message import MessageQueue, MessageView
 from broker.client.transport.core import ClientCore
 from broker.client.transport.pauses import Pauses
@@ -48,6 +55,8 @@ class FetchLimits:
     - ``batch``, ``batch_bytes``: the number of messages that a pull asks for, and of their bytes; brokers may give
       fewer, and those of RocketMQ 4.x have a limit of their own instead of the second.
     - ``suspend_s``: for so many seconds the broker may hold a pull that finds nothing.
+
+    Raises UsageError for bounds by which nothing would ever be asked for.
     """
 
     messages: int = 2048
@@ -55,6 +64,10 @@ class FetchLimits:
     batch: int = 512
     batch_bytes: int = 512 * 1024
     suspend_s: float = 15.0
+
+    def __post_init__(self) -> None:
+        if min(self.messages, self.size_bytes, self.batch, self.batch_bytes) < 1 or self.suspend_s < 0:
+            raise UsageError(f"{self}: bounds are at least 1, and the time is not negative")
 
 
 class Batch:
@@ -303,6 +316,7 @@ class Intake:
         self._ready: deque[QueueReader] = deque()
         """Readers with a batch, the one whose turn it is first; it may contain some that were dropped since."""
         self._waiting: deque[Event] = deque()
+        core.at_close.append(self.wake)
 
     def arrived(self, reader: QueueReader) -> None:
         """Note that a reader has a batch."""
@@ -365,8 +379,9 @@ class Intake:
         """Wait until there may be something to take.
 
         Of many who wait, one is woken for each arrival: it takes what came, and the others would find nothing. Raises
-        only what cancels the wait.
+        ClientClosed once the client is closed.
         """
+        self.core.check_open()
         event = self.runtime.event()
         self._waiting.append(event)
         try:
@@ -377,3 +392,4 @@ class Intake:
             else:
                 self._waiting.remove(event)
             raise
+        self.core.check_open()

@@ -144,9 +144,12 @@ class OrderLocks:
 
     @contextlib.contextmanager
     def using(self, queue: MessageQueue) -> Iterator[CancelScope]:
-        """Return a block in which a queue that `is_free` is handled. It is cancelled when the lock is lost."""
-        assert self.is_free(queue), f"{queue} is not free to be handled"
+        """Return a block in which a queue is handled that was just now `is_free`. It is cancelled when the lock is
+        lost.
+        """
         lock = self._locks[queue]
+        # Held it need not be any more: its time may be over since the caller has looked.
+        assert lock.scope is None and not lock.leaving, f"{queue} is not free to be handled"
         lock.scope = self._runtime.move_on_after(math.inf)
         try:
             with lock.scope as scope:

@@ -8,7 +8,7 @@ from broker.client.producing.lane import Lane
 from broker.client.producing.latency import LatencyClasses, SlowGroups
 from broker.client.producing.outgoing import Outgoing
 from broker.client.transport.core import ClientCore
-from broker.client.transport.routes import TopicRoute
+from broker.client.transport.routes import NAME_SERVER_PATIENCE_S, TopicRoute
 from log.formats.java_hash import java_hash
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
@@ -73,7 +73,11 @@ class Sender:
 
     async def new_route(self, topic: str, deadline_ns: int, old: TopicRoute | None) -> TopicRoute | None:
         """Return a fresh route with queues that can be written; the old one when none is to be had in time."""
-        with self.core.runtime.move_on_after((deadline_ns - self.core.runtime.now_ns()) / 1e9):
+        limit_s = (deadline_ns - self.core.runtime.now_ns()) / 1e9
+        # A name server that hangs must not use up the time in which another member of the old route could be asked.
+        with self.core.runtime.move_on_after(
+            limit_s if old is None else min(limit_s, NAME_SERVER_PATIENCE_S)
+        ):
             try:
                 fresh = await self.core.routes.refresh(topic)
             except ClientError:

@@ -81,6 +81,8 @@ class ClientCore:
         self._credentials = options.credentials
         self._task_scope: AbstractAsyncContextManager[TaskGroup] | None = None
         self.is_open = False
+        self.at_close: list[Callable[[], None]] = []
+        """Called once the client is closed: whoever waits in another task's use of it hears of that."""
         self.tasks: TaskGroup
         self.pool: ConnectionPool
         self.name_servers: NameServers
@@ -115,6 +117,8 @@ class ClientCore:
             self.tasks.cancel()
             is_handled = await self._task_scope.__aexit__(kind, error, traceback)
             self.routes.close()
+            for tell in self.at_close:
+                tell()
         return is_handled
 
     def on_request(self, code: int, handler: RequestHandler) -> RequestHandler | None:

@@ -36,8 +36,8 @@ ROUTE_REFRESH_S = 30.0
 NAME_SERVER_TIMEOUT_S = 3.0
 """Time limit in seconds for the only name server, and for each of several in the second round."""
 NAME_SERVER_PATIENCE_S = 0.75
-"""Time limit in seconds for one of several in the first round: a name server that hangs must not use up the time of a
-send that waits for a route."""
+"""Time limit in seconds for one of several in the first round, and for a new route where an old one is known: a name
+server that hangs must not use up the time of a send."""
 DEFAULT_TOPIC_QUEUES = 4
 """Queues that an automatically created topic gets at most."""
 

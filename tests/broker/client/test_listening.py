@@ -263,6 +263,27 @@ async def test_misuse_is_refused(world: World, runtime: ClientRuntime) -> None:
         await listen(consumer, gates.handle)
 
 
+@pytest.mark.parametrize("is_listening", [False, True], ids=["iterates", "listens"])
+async def test_reading_ends_when_another_task_leaves_the_block(
+    world: World, runtime: ClientRuntime, is_listening: bool
+) -> None:
+    cluster(world, 0)
+    ended: list[type[Exception]] = []
+
+    async def read(consumer: Consumer) -> None:
+        try:
+            await (listen(consumer, Gates().handle) if is_listening else anext(consumer))
+        except ClientClosed as error:
+            ended.append(type(error))
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            async with consuming(runtime) as consumer:
+                nursery.start_soon(read, consumer)
+                await trio.sleep(1)
+    assert ended == [ClientClosed]
+
+
 async def test_a_handler_that_is_not_async_ends_the_listening_and_nothing_is_sent_back(
     world: World, runtime: ClientRuntime
 ) -> None:

@@ -212,3 +212,16 @@ async def test_damage_and_misuse_are_refused_at_the_start(
             pass
     with pytest.raises(UsageError, match="brokers keep"):
         Consumer(NAME_SERVER, group="c", topics="t", offsets=OffsetFile(path), runtime=runtime)
+
+
+async def test_a_consumer_that_is_entered_again_does_not_keep_the_file(
+    world: World, runtime: ClientRuntime, tmp_path: Path
+) -> None:
+    one_group(world)
+    path = tmp_path / "offsets.json"
+    async with broadcasting(runtime, path) as consumer:
+        pass
+    with pytest.raises(UsageError, match="entered once"):
+        await consumer.__aenter__()
+    async with broadcasting(runtime, path):
+        pass

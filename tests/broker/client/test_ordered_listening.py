@@ -21,7 +21,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, response
 from broker.remoting.json_body import decode_body, encode_body
 from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
-from tests.broker.client.links import ClientRuntime, Link, World, code, silent
+from tests.broker.client.links import ClientRuntime, Link, World, code, now_ns, silent
 
 LOCK_S = 60.0
 """So long a lock lasts at the broker."""
@@ -292,3 +292,19 @@ async def test_misuse_is_refused(world: World, runtime: ClientRuntime) -> None:
             await listen_orderly(consumer, handle, attempts_max=0)
         with pytest.raises(UsageError, match="async function"):
             await listen_orderly(consumer, lambda message: None)  # type: ignore[arg-type, return-value]
+
+
+async def test_a_lock_whose_time_is_over_when_the_block_begins_holds_nothing(
+    world: World, runtime: ClientRuntime
+) -> None:
+    """Between the look at the lock and the block of its handler a clock goes on."""
+    cluster(world, 1)
+    async with Consumer(NAME_SERVER, group="c", topics="t", orderly=True, runtime=runtime) as consumer:
+        locks = consumer.order_locks
+        assert locks is not None
+        await trio.sleep(1)
+        assert locks.is_free(QUEUE)
+        runtime.now_ns = lambda: now_ns() + int(LOCK_S * 1e9)
+        with locks.using(QUEUE):
+            assert not locks.is_held(QUEUE)
+        runtime.now_ns = now_ns

@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from broker.client.admin import AdminClient
+from broker.client.consuming.intake import FetchLimits
 from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import BrokerError, UsageError
 from broker.client.message import MessageQueue, MessageView
@@ -197,3 +198,23 @@ async def test_administration(world: World, runtime: ClientRuntime) -> None:
     assert found[0].table["brokerVersionDesc"] == "Trivet"
     assert found[1].table is None
     assert "refused" in (found[1].failure or "")
+
+
+async def test_a_name_server_that_hangs_keeps_no_question_from_another_member(
+    world: World, runtime: ClientRuntime
+) -> None:
+    leader, _ = one_group(world, members=2)
+    async with PullConsumer(NAME_SERVER, group="p", runtime=runtime) as consumer:
+        assert await consumer.queues("t") == [Q0]
+        name_server = leader.cluster.name_servers[NAME_SERVER]
+        name_server.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, *[silent] * 100)
+        leader.script(RequestCode.GET_MAX_OFFSET, code(14))
+        assert await consumer.max_offset(Q0) == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"messages": 0}, {"size_bytes": 0}, {"batch": 0}, {"batch_bytes": 0}, {"suspend_s": -1}]
+)
+def test_limits_by_which_nothing_is_read_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(UsageError):
+        FetchLimits(**wrong)

@@ -50,6 +50,19 @@ async def test_a_member_that_alone_can_be_reached_is_found(world: World, runtime
     assert leader.stored() == [b"x"], "the leader has it, from the last one"
 
 
+async def test_a_name_server_that_hangs_keeps_no_send_from_another_member(
+    world: World, runtime: ClientRuntime
+) -> None:
+    leader, _ = one_group(world, members=2)
+    async with producing(runtime) as producer:
+        await producer.send(Message("t", b"x"))
+        name_server = leader.cluster.name_servers[NAME_SERVER]
+        name_server.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, *[silent] * 100)
+        leader.script(SEND, code(14))
+        await producer.send(Message("t", b"y"))
+    assert leader.stored() == [b"x", b"y"]
+
+
 async def test_a_lost_connection_is_tried_again_with_the_same_key(
     world: World, runtime: ClientRuntime
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import trio
+
 from broker.client.threaded.handover import Handover
 from tests.broker.client.cluster import Broker
 from tests.broker.client.links import ClientRuntime
@@ -38,4 +40,5 @@ async def test_what_has_not_arrived_goes_to_the_next_member_with_its_queue(
         handover = Handover(consumer.hand_out)
         assert bodies(await handover.take()) == [b"0"]
         broker.reset_offset("c", "t", 0, 1)
+        await trio.sleep(1)
         assert bodies(handover.arrived(await handover.take())) == [b"1"]
