@@ -17,7 +17,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker.client.consuming.queue_calls import PullResponse, QueueCalls
 from broker.client.consuming.subscription import Subscription
@@ -70,52 +70,48 @@ class FetchLimits:
             raise UsageError(f"{self}: bounds are at least 1, and the time is not negative")
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
     """Messages of one response, and the offset at which the queue goes on after them."""
 
-    __slots__ = ("messages", "next_offset", "size")
-
-    def __init__(self, messages: list[MessageView], next_offset: int, size: int) -> None:
-        self.messages = messages
-        self.next_offset = next_offset
-        self.size = size
+    messages: list[MessageView]
+    next_offset: int
+    size: int
 
 
+@dataclass(eq=False)
 class QueueReader:
-    """Fetches one queue from the offset that ``find_start`` returns, which is called again while it raises."""
+    """Fetches one queue from the offset that ``_find_start`` returns, which is called again while it raises."""
 
-    def __init__(
-        self,
-        intake: Intake,
-        queue: MessageQueue,
-        subscription: Subscription,
-        find_start: Callable[[], Awaitable[int]],
-    ) -> None:
-        self.queue = queue
-        self.dropped = False
-        self.retired = False
-        self.outdated = False
-        """True once an administrator has sent the consumer group elsewhere: this consumer offset is not to be
-        stored."""
-        self.committed: int | None = None
-        """The consumer offset that is known to be stored for the consumer group."""
-        self._intake = intake
-        self._subscription = subscription
-        self._find_start = find_start
-        self._scope: CancelScope = intake.runtime.move_on_after(math.inf)
-        # Batches that wait to be handed out, with the messages and bytes in them.
-        self._batches: deque[Batch] = deque()
-        self._waiting_messages = 0
-        self._waiting_bytes = 0
-        self._room: Event | None = None
-        self._consumer_offset: int | None = None
-        self._done: MessageView | None = None
-        self._next_offset = 0
-        self._broker_id = MASTER_ID
-        self._begins_after_s = 0.0
-        self._avoid: list[str] = []
-        self.max_offset: int | None = None
-        """The queue's end, as the last response gave it."""
+    _intake: Intake
+    queue: MessageQueue
+    _subscription: Subscription
+    _find_start: Callable[[], Awaitable[int]]
+    dropped: bool = False
+    retired: bool = False
+    outdated: bool = False
+    """True once an administrator has sent the consumer group elsewhere: this consumer offset is not to be stored."""
+    committed: int | None = None
+    """The consumer offset that is known to be stored for the consumer group."""
+    max_offset: int | None = None
+    """The queue's end, as the last response gave it."""
+    _scope: CancelScope = field(init=False)
+    # Batches that wait to be handed out, with the messages and bytes in them.
+    _batches: deque[Batch] = field(default_factory=deque)
+    _waiting_messages: int = 0
+    _waiting_bytes: int = 0
+    _room: Event | None = None
+    _consumer_offset: int | None = None
+    _done: MessageView | None = None
+    """The last message that the application is done with, as long as the consumer offset behind it is not looked up."""
+    _next_offset: int = 0
+    _broker_id: int = MASTER_ID
+    _begins_after_s: float = 0.0
+    _avoid: list[str] = field(default_factory=list)
+    """Addresses that failed since the last response, the last one at the end."""
+
+    def __post_init__(self) -> None:
+        self._scope = self._intake.runtime.move_on_after(math.inf)
 
     @property
     def consumer_offset(self) -> int | None:

@@ -25,6 +25,7 @@ import enum
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from broker.client.consuming.consumer import Consumer
@@ -87,36 +88,32 @@ async def listen(consumer: Consumer, handler: Handler, *, concurrency: int = 20)
             listener.put_back()
 
 
+@dataclass(slots=True, eq=False)
 class _Open:
     """A batch that is not done with. ``done`` has 1 for each message that is, and all before ``first_open`` are."""
 
-    __slots__ = ("batch", "done", "first_open")
-
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        self.done = bytearray(len(batch.messages))
-        self.first_open = 0
+    batch: Batch
+    done: bytearray
+    first_open: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class _Account:
     """The open batches of one queue, the oldest first. It moves the consumer offset.
 
     ``_span`` is the number of messages in the open batches.
     """
 
-    __slots__ = ("_open", "_reader", "_span")
-
-    def __init__(self, reader: QueueReader) -> None:
-        self._reader = reader
-        self._open: deque[_Open] = deque()
-        self._span = 0
+    _reader: QueueReader
+    _open: deque[_Open] = field(default_factory=deque)
+    _span: int = 0
 
     @property
     def is_full(self) -> bool:
         return self._span >= SPAN_MAX
 
     def take(self, batch: Batch) -> _Open:
-        taken = _Open(batch)
+        taken = _Open(batch, bytearray(len(batch.messages)))
         self._open.append(taken)
         self._span += len(batch.messages)
         self._settle()  # a batch without messages has nobody who would finish it
@@ -152,23 +149,22 @@ class _Account:
             intake.put_back(self._reader, batch)
 
 
+@dataclass(eq=False)
 class _Listener:
     """The common state of the tasks of one `listen`: the batch that they take from, and the accounts of all queues."""
 
-    def __init__(self, consumer: Consumer, intake: Intake, handler: Handler) -> None:
-        self._consumer = consumer
-        self._intake = intake
-        self._handler = handler
-        self._runtime = consumer.core.runtime
-        self._accounts: dict[QueueReader, _Account] = {}
-        self._current: tuple[QueueReader, _Account, _Open] | None = None
-        self._next_index = 0
+    _consumer: Consumer
+    _intake: Intake
+    _handler: Handler
+    _accounts: dict[QueueReader, _Account] = field(default_factory=dict)
+    _current: tuple[QueueReader, _Account, _Open] | None = None
+    _next_index: int = 0
 
     async def work(self) -> None:
         """Take messages one after the other, handle each and account for it, until cancelled. Each task runs this."""
         while True:
             # Before anything is taken; it also lets the other tasks have their turn where a handler never waits.
-            await self._runtime.sleep(0)
+            await self._intake.runtime.sleep(0)
             if self._current is None and not self._take_batch():
                 await self._intake.wait_arrival()
                 continue
@@ -229,7 +225,7 @@ class _Listener:
                 logger.warning(
                     "consumer group %s: %r was not sent back: %s", self._consumer.group, message, error
                 )
-                await self._runtime.sleep(AGAIN_S)
+                await self._intake.runtime.sleep(AGAIN_S)
             else:
                 return
 

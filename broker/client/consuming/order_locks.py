@@ -25,9 +25,10 @@ from dataclasses import dataclass
 
 from broker.client.errors import BrokerError, ClientError
 from broker.client.message import MessageQueue
-from broker.client.transport.patient_calls import PatientCalls
+from broker.client.transport.core import broker_error
+from broker.client.transport.patient_calls import PatientCalls, address_of
 from broker.client.transport.pauses import Pauses
-from broker.client.transport.runtime import CancelScope, Event, Runtime
+from broker.client.transport.runtime import CancelScope, Event
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody
 from broker.remoting.bodies import MessageQueue as WireQueue
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -55,45 +56,30 @@ class LockTimes:
     good_s: float = 30.0
 
 
+@dataclass(slots=True, eq=False)
 class _Lock:
     """The lock of one queue, held or wanted."""
 
-    __slots__ = (
-        "answered",
-        "ask_at_ns",
-        "good_until_ns",
-        "granted",
-        "holder",
-        "idle",
-        "leaving",
-        "may_be_ours",
-        "pauses",
-        "queue",
-        "released",
-        "scope",
-    )
-
-    def __init__(self, queue: MessageQueue, holder: str, runtime: Runtime) -> None:
-        self.queue = queue
-        self.holder = holder
-        """The name under which the broker is asked for it."""
-        self.ask_at_ns = runtime.now_ns()
-        self.pauses = Pauses(runtime.random, _ASK_FIRST_S, _ASK_MAX_S, growth=1.5)
-        """Between requests that were not granted."""
-        self.good_until_ns = 0
-        """The lock is held before that time; 0 when it is not held. ``granted`` is set while it is held."""
-        self.granted = runtime.event()
-        self.released = runtime.event()
-        self.answered: Event | None = None
-        """Set when the request under way has ended; None while none is under way."""
-        self.scope: CancelScope | None = None
-        """The scope of the handler at work, None while nobody handles the queue."""
-        self.idle: Event | None = None
-        """Set at the handler's end, if a task waits for it."""
-        self.leaving = False
-        """True from the beginning of the release; ``released`` is set at its end."""
-        self.may_be_ours = False
-        """True if the broker may have it under this client's name, so that it must be unlocked."""
+    queue: MessageQueue
+    holder: str
+    """The name under which the broker is asked for it."""
+    ask_at_ns: int
+    pauses: Pauses
+    """Between requests that were not granted."""
+    granted: Event
+    released: Event
+    good_until_ns: int = 0
+    """The lock is held before that time; 0 when it is not held. ``granted`` is set while it is held."""
+    answered: Event | None = None
+    """Set when the request under way has ended; None while none is under way."""
+    scope: CancelScope | None = None
+    """The scope of the handler at work, None while nobody handles the queue."""
+    idle: Event | None = None
+    """Set at the handler's end, if a task waits for it."""
+    leaving: bool = False
+    """True from the beginning of the release; ``released`` is set at its end."""
+    may_be_ours: bool = False
+    """True if the broker may have it under this client's name, so that it must be unlocked."""
 
 
 class OrderLocks:
@@ -122,7 +108,10 @@ class OrderLocks:
             if lock is None:
                 runtime = self._runtime
                 holder = self._core.client_id + (f"!{self._unlocks}" if self._unlocks else "")
-                self._locks[queue] = _Lock(queue, holder, runtime)
+                pauses = Pauses(runtime.random, _ASK_FIRST_S, _ASK_MAX_S, growth=1.5)
+                self._locks[queue] = _Lock(
+                    queue, holder, runtime.now_ns(), pauses, runtime.event(), runtime.event()
+                )
                 self._changed.set()
             elif lock.leaving:
                 await lock.released.wait()
@@ -149,7 +138,8 @@ class OrderLocks:
         """
         lock = self._locks[queue]
         # Held it need not be any more: its time may be over since the caller has looked.
-        assert lock.scope is None and not lock.leaving, f"{queue} is not free to be handled"
+        assert lock.scope is None, f"{queue} is handled by somebody else"
+        assert not lock.leaving, f"{queue} is being released"
         lock.scope = self._runtime.move_on_after(math.inf)
         try:
             with lock.scope as scope:
@@ -313,10 +303,14 @@ class OrderLocks:
     async def _unlock(self, locks: Sequence[_Lock]) -> None:
         # Locks that are asked for from now on have another name than this unlock, which may arrive late.
         self._unlocks += 1
+        queue, core = locks[0].queue, self._core
         try:
-            await self._calls.ask_once(
-                locks[0].queue, RequestCode.UNLOCK_BATCH_MQ, None, self._body(locks), _UNLOCK_TIMEOUT_S
-            )
+            # In one attempt: a lock that is not released runs out, and whoever hands over is waited for.
+            address = address_of(await core.routes.get(queue.topic), queue)
+            code = RequestCode.UNLOCK_BATCH_MQ
+            response = await core.pool.call(address, code, None, self._body(locks), _UNLOCK_TIMEOUT_S)
+            if response.code != ResponseCode.SUCCESS:
+                raise broker_error(response, address)
         except ClientError as error:
             logger.warning("consumer group %s: order locks run out by themselves: %s", self._group, error)
 

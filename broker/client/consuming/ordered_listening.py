@@ -18,6 +18,7 @@ crash, or a lost lock, the messages since the stored offset come again, in order
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.intake import Batch, Intake, QueueReader
@@ -61,35 +62,25 @@ async def listen_orderly(
                 tasks.start_soon(listener.work)
 
 
+@dataclass(eq=False)
 class _OrderlyListener:
     """The common state of the tasks of one `listen_orderly`."""
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        intake: Intake,
-        locks: OrderLocks,
-        tasks: TaskGroup,
-        handler: Handler,
-        suspend_s: float,
-        attempts_max: int | None,
-    ) -> None:
-        self._consumer = consumer
-        self._intake = intake
-        self._locks = locks
-        self._tasks = tasks
-        self._handler = handler
-        self._suspend_s = suspend_s
-        self._attempts_max = attempts_max
-        self._runtime = consumer.core.runtime
-        self._resting: dict[MessageQueue, None] = {}
-        self._failed: dict[MessageQueue, tuple[int, int]] = {}
-        """For each queue, the offset of the message that failed last, and the number of its failures."""
+    _consumer: Consumer
+    _intake: Intake
+    _locks: OrderLocks
+    _tasks: TaskGroup
+    _handler: Handler
+    _suspend_s: float
+    _attempts_max: int | None
+    _resting: dict[MessageQueue, None] = field(default_factory=dict)
+    _failed: dict[MessageQueue, tuple[int, int]] = field(default_factory=dict)
+    """For each queue, the offset of the message that failed last, and the number of its failures."""
 
     async def work(self) -> None:
         """Take batches of queues that nobody handles, and handle each, until cancelled. Each task runs this."""
         while True:
-            await self._runtime.sleep(0)
+            await self._intake.runtime.sleep(0)
             found = self._intake.take_nowait(self._may_take)
             if found is None:
                 await self._intake.wait_arrival()
@@ -105,7 +96,7 @@ class _OrderlyListener:
         try:
             with self._locks.using(queue):
                 while done < len(messages):
-                    await self._runtime.sleep(0)
+                    await self._intake.runtime.sleep(0)
                     # A retired reader's queue is being handed over, and its next member waits for no more than the
                     # message in hand.
                     if reader.retired or not self._locks.is_held(queue):
@@ -150,6 +141,6 @@ class _OrderlyListener:
         self._tasks.start_soon(self._end_rest, queue)
 
     async def _end_rest(self, queue: MessageQueue) -> None:
-        await self._runtime.sleep(self._suspend_s)
+        await self._intake.runtime.sleep(self._suspend_s)
         del self._resting[queue]
         self._intake.wake()

@@ -10,7 +10,7 @@ to the leader.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker.client.errors import UsageError
 from broker.client.message import MessageQueue
@@ -67,15 +67,15 @@ class _Group:
     avoided_until_ns: int
 
 
+@dataclass(eq=False)
 class SlowGroups:
     """Remembers, for each broker group that a producer has sent to, the last latency and until when to avoid the
     group."""
 
-    def __init__(self, classes: LatencyClasses, now_ns: Callable[[], int]) -> None:
-        self._classes = classes
-        self._now_ns = now_ns
-        self._groups: dict[str, _Group] = {}
-        """By broker name; a group that was not sent to has no entry."""
+    _classes: LatencyClasses
+    _now_ns: Callable[[], int]
+    _groups: dict[str, _Group] = field(default_factory=dict)
+    """By broker name; a group that was not sent to has no entry."""
 
     def answered(self, broker_name: str, began_ns: int) -> None:
         """Note that an attempt, begun at ``began_ns``, has just been answered."""

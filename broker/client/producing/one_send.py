@@ -323,8 +323,7 @@ class OneSend(Call):
         try:
             if connection is None:
                 connection = await pool.get(address, self._attempt_s())
-            if connection.is_full:
-                await connection.wait_room(self._attempt_s())
+            await connection.wait_room(self._attempt_s())
         except ConnectionFailed as error:
             self._attempts += 1
             self._address = address

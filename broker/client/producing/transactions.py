@@ -22,6 +22,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -57,15 +58,15 @@ CHECKS_MAX: Final = 64
 """Number of questions that are answered at the same time; further ones are ignored, and the broker asks again."""
 
 
+@dataclass(eq=False)
 class Transaction:
     """A message that waits for its decision. Exactly one of `commit` and `rollback` decides; either may be repeated."""
 
-    def __init__(self, producer: TransactionalProducer, half: SendResult) -> None:
-        self._producer = producer
-        self.half = half
-        """The place of the half message; its ``queue`` is the one in which the message will be delivered."""
-        self.decision = Decision.UNKNOWN
-        """The decision that was asked for so far."""
+    _producer: TransactionalProducer
+    half: SendResult
+    """The place of the half message; its ``queue`` is the one in which the message will be delivered."""
+    decision: Decision = Decision.UNKNOWN
+    """The decision that was asked for so far."""
 
     @property
     def message_id(self) -> str:

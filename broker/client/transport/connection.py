@@ -100,8 +100,7 @@ class Connection:
 
         Raises CallTimeout, ConnectionLost.
         """
-        if self.is_full:
-            await self.wait_room(timeout_s)
+        await self.wait_room(timeout_s)
         return await self.start_call(code, fields, body, timeout_s).wait()
 
     def start_call(
@@ -179,8 +178,7 @@ class Connection:
 
         Raises ConnectionLost, and CallTimeout when the peer takes nothing for 3 s.
         """
-        if self.is_full:
-            await self.wait_room(CALL_TIMEOUT_S)
+        await self.wait_room(CALL_TIMEOUT_S)
         self.send_one_way(code, fields, body)
 
     def _request(self, code: int, fields: Fields, body: Buffer, *, one_way: bool) -> RemotingCommand:

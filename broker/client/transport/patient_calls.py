@@ -113,21 +113,6 @@ class PatientCalls:
             return await self.core.routes.get(topic)
         raise NameServerUnavailable(["no route within the call's time limit"])
 
-    async def ask_once(
-        self, queue: MessageQueue, code: int, fields: Fields, body: bytes, timeout_s: float
-    ) -> RemotingCommand:
-        """Ask the leader of the queue's group, in one attempt of ``timeout_s``; returns its response, whose code is
-        success.
-
-        Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
-        """
-        route = await self.core.routes.get(queue.topic)
-        address = address_of(route, queue)
-        response = await self.core.pool.call(address, code, fields, body, timeout_s)
-        if response.code != ResponseCode.SUCCESS:
-            raise broker_error(response, address)
-        return response
-
     async def _attempt(
         self,
         address: str,

@@ -206,14 +206,13 @@ class NameServers:
         raise NameServerUnavailable([str(one) for one in failures], retry_may_help=not is_final)
 
 
+@dataclass(slots=True, eq=False)
 class _Refresh:
     """A request for a route, which all that ask for it meanwhile share."""
 
-    __slots__ = ("done", "error")
-
-    def __init__(self, done: Event) -> None:
-        self.done = done
-        self.error: ClientError | None = ClientClosed("the client was closed")  # unless it ends otherwise
+    done: Event
+    error: ClientError | None = field(default_factory=lambda: ClientClosed("the client was closed"))
+    """None once there is a route. That of a client that was closed meanwhile stays as it is."""
 
 
 class RouteCache:

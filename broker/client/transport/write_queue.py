@@ -98,6 +98,8 @@ class WriteQueue:
 
     async def wait_room(self, address: str, timeout_s: float) -> None:
         """Wait until the backlog is not full, or closed. Raises CallTimeout after ``timeout_s`` seconds."""
+        if not self.is_full:
+            return
         with self._runtime.move_on_after(timeout_s):
             while self.is_full and not self._closed:
                 if self._room is None:
