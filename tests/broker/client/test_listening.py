@@ -277,10 +277,9 @@ async def test_reading_ends_when_another_task_leaves_the_block(
             ended.append(type(error))
 
     with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            async with consuming(runtime) as consumer:
-                nursery.start_soon(read, consumer)
-                await trio.sleep(1)
+        async with trio.open_nursery() as nursery, consuming(runtime) as consumer:
+            nursery.start_soon(read, consumer)
+            await trio.sleep(1)
     assert ended == [ClientClosed]
 
 
