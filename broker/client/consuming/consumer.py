@@ -30,9 +30,9 @@ from broker.client.consuming.subscription import SqlFilter, Subscription
 from broker.client.errors import UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.client.producing.outgoing import check_name
-from broker.client.producing.requests import Replies
+from broker.client.producing.requests import Replier
 from broker.client.transport.connection import Connection
-from broker.client.transport.core import CLOSE_TIMEOUT_S, ClientCore, CoreBlock
+from broker.client.transport.core import CLOSE_TIMEOUT_S, ClientCore
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.patient_calls import PatientCalls
@@ -82,7 +82,7 @@ def _check_options(
         )
 
 
-class Consumer(CoreBlock):
+class Consumer(Replier):
     """A member of a consumer group.
 
         async with Consumer("127.0.0.1:9876", group="g", topics={"topic": "a || b"}) as consumer:
@@ -142,7 +142,6 @@ class Consumer(CoreBlock):
             include_slaves=True,
         )
         self.core.on_request(RequestCode.GET_CONSUMER_RUNNING_INFO, self._on_running_info)
-        self.reply = Replies(self.core, group).reply
         self._runtime = self.core.runtime
         version = self._started_ms = self._runtime.wall_ms()
         self._subscriptions = _subscriptions(topics, version)

@@ -9,12 +9,13 @@ done only when nobody else can, since a request of unknown outcome may have stor
 from __future__ import annotations
 
 from broker.client.consuming.queue_calls import QueueCalls
-from broker.client.errors import BrokerError
+from broker.client.errors import BrokerError, DamagedMessage
 from broker.client.message import MessageView, SendStatus
 from broker.remoting import property_names
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageHeaderV2
 from broker.state.topic_rules import DEFAULT_TOPIC, RETRY_PREFIX
+from log.errors import RecordError
 from log.formats.properties import encode_properties
 from log.formats.record import (
     SYS_FLAG_BORN_HOST_V6,
@@ -35,7 +36,7 @@ async def send_back(
     """Store the message again for its consumer group, by the broker that holds it. `Consumer.send_back` says more.
 
     ``max_retries`` None leaves that number to the settings of the consumer group. Raises BrokerError, ConnectionFailed,
-    NoRoute, NameServerUnavailable.
+    NoRoute, NameServerUnavailable, DamagedMessage.
     """
     fields = {
         "offset": str(message.head.physical_offset),
@@ -61,7 +62,10 @@ async def send_back(
 async def _send_again(
     calls: QueueCalls, group: str, message: MessageView, delay_level: int, max_retries: int | None
 ) -> None:
-    record = decode_record(message.record_bytes())
+    try:
+        record = decode_record(message.record_bytes())
+    except RecordError as error:
+        raise DamagedMessage(f"{message!r} cannot be sent back: {error}") from error
     properties = dict(message.properties)
     # Only the first time: later rounds keep the topic and the id that the message had in the beginning.
     properties.setdefault(property_names.RETRY_TOPIC, message.topic)

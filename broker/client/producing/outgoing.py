@@ -72,7 +72,7 @@ class Preparer:
             self._check_topic(topic)
         body = message.body
         if type(body) is not bytes or not body:
-            body = _body(message)
+            body = checked_body(body)
         born_ms = self._wall_ms()
         if unique_key is None:
             unique_key = self._unique_keys.next(born_ms)
@@ -125,7 +125,7 @@ class Preparer:
                 alike, described = message, _described(message)
             body = message.body
             if type(body) is not bytes or not body:
-                body = _body(message)
+                body = checked_body(body)
             columns.flags.append(_flag(message))
             columns.bodies.append(body)  # type: ignore[arg-type]
             columns.properties.append(f"UNIQ_KEY\x01{unique_key}\x02{described}".encode())
@@ -146,12 +146,11 @@ class Preparer:
         self._checked_topics[topic] = None
 
 
-def _body(message: Message) -> Buffer:
-    """Return the body as bytes. Raises MessageRejected for anything else, and for no bytes.
+def checked_body(body: object) -> Buffer:
+    """Return a body as bytes. Raises MessageRejected for anything else, and for no bytes.
 
     Other types must not reach a connection: an error in its writer would take down the calls of others.
     """
-    body = message.body
     if type(body) is not bytes:
         if not isinstance(body, _BODY_TYPES):
             raise MessageRejected(f"a body is bytes, not {type(body).__name__}; text has encode()")

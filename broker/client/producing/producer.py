@@ -19,9 +19,9 @@ from broker.client.producing.one_send import OneSend
 from broker.client.producing.outbox import Outbox, open_outbox, send_many
 from broker.client.producing.outgoing import Preparer, check_name
 from broker.client.producing.portion import Portion
-from broker.client.producing.requests import REPLY_TIMEOUT_S, Replies, Requests
+from broker.client.producing.requests import REPLY_TIMEOUT_S, Replier, Requests
 from broker.client.producing.sender import QueueChoice, Sender
-from broker.client.transport.core import CLOSE_TIMEOUT_S, ClientCore, CoreBlock
+from broker.client.transport.core import CLOSE_TIMEOUT_S, ClientCore
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.runtime import Runtime
@@ -32,7 +32,7 @@ SEND_TIMEOUT_S = 3.0
 """Time limit of a send in seconds, all attempts and pauses included."""
 
 
-class Producer(CoreBlock):
+class Producer(Replier):
     """Sends messages to the brokers that the name servers know.
 
         async with Producer("127.0.0.1:9876", group="orders") as producer:
@@ -95,8 +95,6 @@ class Producer(CoreBlock):
         )
         """The routes, queues and request fields of all sends. Transactions, which are built on this producer, use
         it."""
-        self.reply = Replies(self.core, group).reply
-        """Replies to a request that a consumer has received: `Replies.reply`."""
         self._requests = Requests(self.core)
 
     async def _take_leave(self) -> None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from broker.client.errors import ReplyTimeout, UsageError
+from broker.client.errors import MessageRejected, ReplyTimeout, UsageError
 from broker.client.message import Message, MessageQueue, MessageView
+from broker.client.producing.outgoing import BODY_BYTES_MAX, checked_body
 from broker.client.transport.connection import Connection
-from broker.client.transport.core import ClientCore
+from broker.client.transport.core import ClientCore, CoreBlock
 from broker.client.transport.patient_calls import PatientCalls
 from broker.client.transport.runtime import Event
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -125,12 +126,10 @@ def _reply_of(command: RemotingCommand) -> MessageView:
     return MessageView(MessageQueue(header.topic, "", header.queue_id), record)
 
 
-class Replies:
-    """Sends the replies of one client to requests that it has received; ``group`` is the client's own."""
+class Replier(CoreBlock):
+    """A client that replies to requests; its ``group`` is told with each reply."""
 
-    def __init__(self, core: ClientCore, group: str) -> None:
-        self._core = core
-        self._group = group
+    group: str
 
     async def reply(
         self,
@@ -144,14 +143,18 @@ class Replies:
 
         The broker group that the request came from passes the reply on; this is repeated for up to ``timeout_s``
         seconds. The reply has ``body`` and ``properties``. Raises UsageError for a message that is no request,
-        BrokerError (code 1 if the requester is gone), ConnectionFailed, NoRoute, NameServerUnavailable, ClientClosed.
+        MessageRejected for a body or properties that no message can have, BrokerError (code 1 if the requester is
+        gone), ConnectionFailed, NoRoute, NameServerUnavailable, ClientClosed.
         """
-        self._core.check_open()
+        self.core.check_open()
         asked = request.properties
         missing = [name for name in (CORRELATION_ID, REPLY_TO_CLIENT, CLUSTER) if name not in asked]
         if missing:
             raise UsageError(f"message {request.message_id} is no request: it has no {', '.join(missing)}")
-        runtime = self._core.runtime
+        checked = checked_body(body)
+        if len(checked) > BODY_BYTES_MAX:
+            raise MessageRejected(f"a reply of {len(checked)} bytes, at most {BODY_BYTES_MAX} are passed on")
+        runtime = self.core.runtime
         # The broker reads from these whom the reply is for; the requester finds its request by the correlation id.
         own = {
             UNIQ_KEY: f"{runtime.random.getrandbits(128):032X}",
@@ -160,8 +163,13 @@ class Replies:
             REPLY_TO_CLIENT: asked[REPLY_TO_CLIENT],
             TIME_TO_LIVE: asked.get(TIME_TO_LIVE, ""),
         }
+        try:
+            # The client's own come last, so that the application's cannot send the reply to somebody else.
+            encoded = encode_properties({**(properties or {}), **own}).decode()
+        except RecordError as error:
+            raise MessageRejected(str(error)) from error
         header = SendMessageHeaderV2(
-            producer_group=self._group,
+            producer_group=self.group,
             topic=asked[CLUSTER] + REPLY_SUFFIX,
             default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=1,
@@ -169,11 +177,10 @@ class Replies:
             sys_flag=0,
             born_timestamp=runtime.wall_ms(),
             flag=0,
-            # The client's own come last, so that the application's cannot send the reply to somebody else.
-            properties=encode_properties({**(properties or {}), **own}).decode(),
+            properties=encoded,
             reconsume_times=0,
             unit_mode=False,
             batch=False,
         )
-        calls = PatientCalls(self._core, timeout_s)
-        await calls.ask(request.queue, RequestCode.SEND_REPLY_MESSAGE_V2, header, body=body)
+        calls = PatientCalls(self.core, timeout_s)
+        await calls.ask(request.queue, RequestCode.SEND_REPLY_MESSAGE_V2, header, body=checked)

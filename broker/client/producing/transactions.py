@@ -28,7 +28,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from broker.client.errors import ClientError, MessageRejected, TransactionUndecided, UsageError
+from broker.client.errors import BrokerError, ClientError, MessageRejected, TransactionUndecided, UsageError
 from broker.client.message import Message, MessageQueue, MessageView, SendResult
 from broker.client.producing.one_send import OneSend
 from broker.client.producing.producer import SEND_TIMEOUT_S, Producer
@@ -38,7 +38,7 @@ from broker.client.transport.core import CoreBlock
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.patient_calls import PatientCalls
 from broker.client.transport.runtime import Runtime
-from broker.remoting.codes import RequestCode
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.codes import TransactionOutcome as Decision
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
@@ -193,7 +193,10 @@ class TransactionalProducer(CoreBlock):
         Raises as `Transaction.commit`, and ClientClosed outside the block.
         """
         self.core.check_open()
-        _, commit_log_offset = parse_offset_message_id(half.offset_message_id)
+        try:
+            _, commit_log_offset = parse_offset_message_id(half.offset_message_id)
+        except RecordError as error:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, str(error), half.queue.broker_name) from error
         header = EndTransactionHeader(
             producer_group=self.group,
             half_queue_offset=half.queue_offset,

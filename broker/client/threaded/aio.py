@@ -13,7 +13,6 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from broker.client.consuming.consumer import Consumer as TrioConsumer
 from broker.client.message import Message, MessageView, SendResult
 from broker.client.producing.producer import Producer as TrioProducer
-from broker.client.producing.requests import REPLY_TIMEOUT_S
 from broker.client.producing.sender import QueueChoice
 from broker.client.threaded.clients import ThreadedConsumer, ThreadedProducer
 from broker.client.threaded.own_thread import OwnThread
@@ -103,6 +102,7 @@ class Consumer(ThreadedConsumer, _Block):
     commit = _awaited(TrioConsumer.commit)
     send_back = _awaited(TrioConsumer.send_back)
     wait_assigned = _awaited(TrioConsumer.wait_assigned)
+    reply = _awaited(TrioConsumer.reply)
 
     def __aiter__(self) -> Self:
         return self
@@ -116,7 +116,3 @@ class Consumer(ThreadedConsumer, _Block):
         """Iterate over batches, as `trivet.Consumer.batches`: one change of threads for all messages of one."""
         while True:
             yield self._handover.arrived(await self._call(self._handover.take, batch=True))
-
-    async def reply(self, request: MessageView, body: bytes, *, timeout_s: float = REPLY_TIMEOUT_S) -> None:
-        """Like `trivet.Consumer.reply`."""
-        await self._call(self._client.reply, request, body, timeout_s=timeout_s)

@@ -11,7 +11,6 @@ import trio
 from broker.client.consuming.consumer import Consumer as TrioConsumer
 from broker.client.message import Message, MessageView, SendResult
 from broker.client.producing.producer import Producer as TrioProducer
-from broker.client.producing.requests import REPLY_TIMEOUT_S
 from broker.client.producing.sender import QueueChoice
 from broker.client.threaded.clients import ThreadedConsumer, ThreadedProducer
 from broker.client.threaded.own_thread import OwnThread, waited
@@ -88,6 +87,7 @@ class Consumer(ThreadedConsumer, _Block):
     commit = _waiting(TrioConsumer.commit)
     send_back = _waiting(TrioConsumer.send_back)
     wait_assigned = _waiting(TrioConsumer.wait_assigned)
+    reply = _waiting(TrioConsumer.reply)
 
     def __iter__(self) -> Iterator[MessageView]:
         """Iterate over the messages; each is done with when the next one is asked for. The iteration never stops."""
@@ -108,7 +108,3 @@ class Consumer(ThreadedConsumer, _Block):
             return []
 
         return next(iter(self._handover.arrived(self._thread.call(take))), None)
-
-    def reply(self, request: MessageView, body: bytes, *, timeout_s: float = REPLY_TIMEOUT_S) -> None:
-        """Like `trivet.Consumer.reply`."""
-        self._thread.call(self._client.reply, request, body, timeout_s=timeout_s)

@@ -19,6 +19,7 @@ from broker.client.transport.connection import Fields
 from broker.client.transport.core import ClientCore, broker_error
 from broker.client.transport.pauses import Pauses
 from broker.client.transport.routes import NAME_SERVER_PATIENCE_S, TopicRoute, failed_last
+from broker.client.transport.runtime import Buffer
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.route import MASTER_ID
@@ -63,7 +64,7 @@ class PatientCalls:
         code: int,
         fields: Fields,
         accepted: Sequence[int] = (ResponseCode.SUCCESS,),
-        body: bytes = b"",
+        body: Buffer = b"",
         recording: Recording | None = None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> RemotingCommand:
@@ -118,7 +119,7 @@ class PatientCalls:
         address: str,
         code: int,
         fields: Fields,
-        body: bytes,
+        body: Buffer,
         timeout_s: float,
         accepted: Sequence[int],
         recording: Recording | None,

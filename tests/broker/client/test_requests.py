@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from broker.client.consuming.consumer import Consumer
-from broker.client.errors import BrokerError, ReplyTimeout, SendOutcomeUnknown, UsageError
+from broker.client.errors import BrokerError, MessageRejected, ReplyTimeout, SendOutcomeUnknown, UsageError
 from broker.client.message import Message, MessageView
 from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -175,3 +175,22 @@ async def test_reply_to_one_who_is_gone_fails(broker: Broker, runtime: ClientRun
         message = await consumer.__anext__()
         with pytest.raises(BrokerError, match="not found"):
             await producer.reply(message, b"answer")
+
+
+@pytest.mark.parametrize(
+    ("body", "properties"),
+    [("text", {}), (bytes(4 * 1024 * 1024 + 1), {}), (b"x", {"a\x01": "b"})],
+    ids=["text", "large", "separator"],
+)
+async def test_a_reply_that_no_message_can_be_is_refused_here(
+    broker: Broker, runtime: ClientRuntime, body: bytes, properties: dict[str, str]
+) -> None:
+    """In a connection it would take down the calls of others."""
+    asked = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "r"}
+    broker.append("t", 0, b"question", encode_properties(asked))
+    async with Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer:
+        message = await anext(consumer)
+        with pytest.raises(MessageRejected):
+            await consumer.reply(message, body, properties=properties)
+        await consumer.commit()
+    assert not broker.received(REPLY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.client.consuming.consumer import Consumer
-from broker.client.errors import BrokerError, UsageError
+from broker.client.errors import BrokerError, DamagedMessage, UsageError
 from broker.client.message import MessageView
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import response
@@ -76,4 +76,17 @@ async def test_what_is_still_there_is_not_sent_a_second_time(broker: Broker, run
         message = await one_message(consumer, broker)
         with pytest.raises(BrokerError, match="unknown"):
             await consumer.send_back(message)
+    assert not broker.received(SEND)
+
+
+async def test_what_is_damaged_and_deleted_cannot_be_sent_back(
+    broker: Broker, runtime: ClientRuntime
+) -> None:
+    async with Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer:
+        message = await one_message(consumer, broker)
+        await broker.delete_stored()
+        damaged = bytearray(message.record_bytes())
+        damaged[message.head.body_begin - message._start] ^= 1
+        with pytest.raises(DamagedMessage):
+            await consumer.send_back(MessageView(message.queue, bytes(damaged)))
     assert not broker.received(SEND)

@@ -13,7 +13,7 @@ from broker.client.errors import BrokerError, MessageRejected, TransactionUndeci
 from broker.client.message import Message, MessageView
 from broker.client.producing.transactions import CHECKS_MAX, Decision, TransactionalProducer
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import request
+from broker.remoting.command import request, response
 from broker.remoting.headers import EndTransactionHeader, SendMessageHeaderV2
 from broker.state.topic_rules import HALF_TOPIC
 from log.formats.properties import get_property
@@ -231,3 +231,20 @@ async def test_questions_are_bounded(world: World, runtime: ClientRuntime) -> No
             await producer.begin(Message("t", b"x"))
         await trio.sleep(3)
         assert waiting == CHECKS_MAX
+
+
+async def test_a_decision_about_an_id_that_is_none_is_an_error_of_the_broker(
+    broker: Broker, runtime: ClientRuntime
+) -> None:
+    """Rolling back behind an error of the block must not hide that one."""
+    fields = {"msgId": "nonsense", "queueId": "0", "queueOffset": "0"}
+    broker.script(
+        RequestCode.SEND_MESSAGE_V2, *[lambda link, command: response(command, 0, None, fields)] * 2
+    )
+    async with producing(runtime) as producer:
+        transaction = await producer.begin(Message("t", b"x"))
+        with pytest.raises(BrokerError, match="no message id"):
+            await transaction.commit()
+        with pytest.raises(ZeroDivisionError):
+            async with producer.transaction(Message("t", b"x")):
+                raise ZeroDivisionError
