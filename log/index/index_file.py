@@ -195,6 +195,13 @@ class IndexFile:
             number -= 1
         return self.count - number
 
+    def keys_at_begin(self, buffer: memoryview, offset: int) -> int:
+        """Returns how many of the first entries are of the record at `offset`."""
+        number = 1
+        while number < self.count and ENTRY.unpack_from(buffer, self.place_of(number))[1] == offset:
+            number += 1
+        return number - 1
+
     def slots_are_right(self, buffer: memoryview) -> bool:
         """Tells whether header and slots are those that follow from the entries."""
         return buffer[:HEADER_BYTES] == self.header() and np.array_equal(

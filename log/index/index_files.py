@@ -263,6 +263,18 @@ class IndexFiles:
                 break
         return number
 
+    def keys_after(self, file: IndexFile, offset: int) -> int:
+        """Returns how many keys of the record at `offset`, the last one of a file, are in the files behind it, or wait
+        to be written there. Raises DiskError.
+        """
+        number = sum(int((offsets == offset).sum()) for _, offsets, _ in self._hashed)
+        for each in self._files[self._files.index(file) + 1 :]:
+            at_begin = each.keys_at_begin(self.map(each).buffer, offset)
+            number += at_begin
+            if at_begin < each.count - 1:
+                break
+        return number
+
     def empty_copy(self, file: IndexFile, mapped: MappedFile) -> IndexFile:
         """Returns a file without entries, to be filled in place of one that is damaged; empties its slots.
 

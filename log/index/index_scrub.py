@@ -61,6 +61,13 @@ class IndexScrubber:
         """The next `job` is of the first file."""
         self._names = self._files.full_files()
         self._slice = None
+        # The entries of the log go by from the first one on, also where the pass before did not come to its end.
+        rebuilt, self._rebuilt = self._rebuilt, None
+        if rebuilt is not None and self._files.named(rebuilt.file.name) is rebuilt.file:
+            try:
+                self._rebuilt = _Rebuilt(self._files, rebuilt.file)
+            except DiskFullError:
+                self._told.add(rebuilt.file.name)  # a later pass does
 
     def job(self) -> IndexScrub | None:
         """Returns the next slice, None behind the last one; `done` takes it back."""
@@ -149,10 +156,12 @@ class _Rebuilt:
         self.file = file
         self._mapped = files.map(file)
         self.copy = files.empty_copy(file, self._mapped)
+        # Of its first record and of its last one some keys may be in the files beside it.
         self._skip = files.keys_before(file, file.begin_offset)
+        self._keys_after = files.keys_after(file, file.end_offset)
 
     def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int]) -> None:
-        """Adds those that belong to the file."""
+        """Adds those that belong to the file; all keys of a record come in one call."""
         file, copy = self.file, self.copy
         taken = []
         for number, offset in enumerate(offsets):
@@ -160,6 +169,9 @@ class _Rebuilt:
                 self._skip -= 1
             elif file.begin_offset <= offset <= file.end_offset:
                 taken.append(number)
+        if taken and offsets[taken[-1]] == file.end_offset:
+            taken = taken[: max(len(taken) - self._keys_after, 0)]
+        # There is room for these: the files beside it may be damaged, too, and say that they have fewer than they have.
         taken = taken[: file.count - copy.count]
         if taken:
             copy.put(

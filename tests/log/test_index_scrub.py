@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from log.errors import DamagedLogError, DiskFullError
-from log.index.index_file import ENTRY_BYTES, HEADER_BYTES, IndexFile
+from log.formats.layout import HEADER_BYTES as ENTRY_HEADER_BYTES
+from log.index.index_file import ENTRY, ENTRY_BYTES, HEADER_BYTES, IndexFile, key_hash
 from log.index.index_files import IndexFiles
 from log.index.index_scrub import IndexScrubber
 from log.options import StoreOptions
@@ -25,9 +26,13 @@ def keys_of_entries(draw: Any) -> list[list[bytes]]:
     return [draw(st.lists(key, max_size=3)) for _ in range(draw(st.integers(20, 60)))]
 
 
+def position_of(number: int) -> int:
+    return 100 * number
+
+
 def columns(entries: list[list[bytes]], first: int, last: int) -> tuple[list[bytes], list[int], list[int]]:
     rows = [
-        (key, HEADER_BYTES + 100 * number, NOW + 700 * number)
+        (key, position_of(number) + ENTRY_HEADER_BYTES, NOW + 700 * number)
         for number in range(first, last)
         for key in entries[number]
     ]
@@ -59,14 +64,25 @@ def found_by(scrubber: IndexScrubber) -> list[DamagedLogError]:
     return found
 
 
-def go_by(scrubber: IndexScrubber, entries: list[list[bytes]], draw: Any) -> None:
-    """All records of the log go by, in slices of any size."""
-    first = 0
+def go_by(scrubber: IndexScrubber, entries: list[list[bytes]], draw: Any, first: int = 0) -> None:
+    """All records of a log that begins at `first` go by, in slices of any size."""
+    first_position = position_of(first)
     while first < len(entries):
         last = draw(st.integers(first + 1, len(entries)))
         scrubber.put(*columns(entries, first, last), NOW)
         first = last
-    scrubber.passed(0, is_whole=True)
+    scrubber.passed(first_position, is_whole=True)
+
+
+def keys_in(disk: MemoryDisk, index: IndexFiles, first: int) -> list[tuple[int, int]]:
+    """The hash and the record of each key in the files, of records from `first` on."""
+    entries = (
+        ENTRY.unpack_from(disk.files[f"index/{file.name}"].seen, file.place_of(number))
+        for file in index
+        for number in range(1, file.count)
+    )
+    numbers = ((hashed, (offset - ENTRY_HEADER_BYTES) // 100) for hashed, offset, _, _ in entries)
+    return [one for one in numbers if one[1] >= first]
 
 
 def contents(disk: MemoryDisk) -> dict[str, bytes]:
@@ -117,6 +133,51 @@ def test_a_damaged_file_is_named_and_made_anew_to_the_byte(data: st.DataObject, 
     assert scrubber.given_up == []
     assert contents(disk) == before
     assert found_by(scrubber) == []
+
+
+@given(st.data())
+def test_a_file_that_has_lost_its_first_records_is_made_anew_of_those_that_are_left(
+    data: st.DataObject,
+) -> None:
+    """Seed 9971022 of 40 s: keys of its last record were put into it that the next file has."""
+    disk = MemoryDisk()
+    entries = data.draw(keys_of_entries())
+    index = filled(disk, entries, data.draw)
+    scrubber = IndexScrubber(index)
+    if not index.full_files():
+        return
+    file = next(iter(index))
+    gone, last = ((offset - ENTRY_HEADER_BYTES) // 100 for offset in (file.begin_offset, file.end_offset))
+    if gone == last:
+        return  # no record of it is left
+    first = data.draw(st.integers(gone + 1, last))
+    at = data.draw(st.integers(ENTRIES_AT, file.place_of(file.count) - 1))
+    disk.files[f"index/{file.name}"].seen[at] ^= 1 << data.draw(st.integers(0, 7))
+    assert len(found_by(scrubber)) == 1
+    go_by(scrubber, entries, data.draw, first)
+    assert (len(scrubber.corrected), scrubber.given_up) == (1, [])
+    assert keys_in(disk, index, first) == [
+        (key_hash(key), number) for number in range(first, len(entries)) for key in entries[number]
+    ]
+    index.notes()
+    assert found_by(scrubber) == []
+
+
+@given(st.data())
+def test_a_file_is_made_anew_by_the_pass_that_comes_to_the_end(data: st.DataObject) -> None:
+    disk = MemoryDisk()
+    entries = [[b"T#%d" % number] for number in range(40)]
+    index = filled(disk, entries, data.draw)
+    scrubber = IndexScrubber(index)
+    before = contents(disk)
+    disk.files[f"index/{index.full_files()[1]}"].seen[ENTRIES_AT] ^= 1
+    assert len(found_by(scrubber)) == 1
+    scrubber.begin()
+    scrubber.put(*columns(entries, 0, data.draw(st.integers(0, 40))), NOW)
+    scrubber.begin()
+    go_by(scrubber, entries, data.draw)
+    assert (len(scrubber.corrected), scrubber.given_up) == (1, [])
+    assert contents(disk) == before
 
 
 def test_a_full_disk_leaves_damaged_slots_to_a_later_pass(monkeypatch: pytest.MonkeyPatch) -> None:
