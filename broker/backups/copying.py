@@ -78,7 +78,7 @@ class BackupCopy:
     def _begun(self, response: RemotingCommand) -> None:
         try:
             description = msgspec.json.decode(response.body, type=BackupDescription)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BackupError(f"the node's answer is not understood: {error}") from error
         self._directory.begin(description)
         # The entries that are here must be the group's: the last of them, if it still has it, says so for all.

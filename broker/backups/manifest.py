@@ -97,7 +97,7 @@ def read_manifest(directory: Path) -> Manifest | None:
         return None
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedBackupError(NAME, f"{error}") from error
     if manifest.checksum != _checksum(manifest):
         raise DamagedBackupError(NAME, "it does not match its checksum")

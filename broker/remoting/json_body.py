@@ -177,7 +177,7 @@ def decode_object_keyed(
     """A map read by `decode_body` as ``dict[str, ...]`` with its keys made objects again; raises BodyError."""
     try:
         return {decode_key(key): value for key, value in mapping.items()}
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BodyError(f"a map key is not the object it should be: {error}") from error
 
 

@@ -120,7 +120,10 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 def decode_node_status(body: bytes | memoryview) -> NodeStatus:
     """Reads a response's body. Raises `msgspec.DecodeError` if it is not one."""
-    return _decode(body)
+    try:
+        return _decode(body)
+    except (ValueError, RecursionError) as error:  # no UTF-8, and brackets in a field of a newer release
+        raise msgspec.DecodeError(str(error)) from error
 
 
 # Made here and not at its first use, which may be in several threads at once: see `json_body.make_decoder`.

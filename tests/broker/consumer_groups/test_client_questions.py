@@ -125,6 +125,15 @@ def test_status_of_all_consumers(group: Group, consumer: Client, admin: Client) 
     assert body == f'{{"consumerTable":{{"consumer":{{{queue}:7}}}}}}'
 
 
+def test_a_status_that_cannot_be_read_ends_no_node(consumer: Client, admin: Client) -> None:
+    """Whoever was in the consumer group ended the leader by a queue of thousands of brackets."""
+    opaque = admin.start_call(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "T", "group": "g"})
+    queue = '{"brokerName":"broker-a","queueId":0,"topic":"T","x":' + "[" * 50_000
+    body = json.dumps({"messageQueueTable": {queue: 7}}).encode()
+    answer(consumer, asked(consumer, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT), body=body)
+    assert json.loads(bytes(admin.wait(opaque).body)) == {"consumerTable": {}}
+
+
 def test_status_of_one_consumer(consumer: Client, admin: Client) -> None:
     fields = {"topic": "T", "group": "g", "clientAddr": "consumer"}
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import struct
 import zlib
 
@@ -51,6 +52,7 @@ from broker.remoting.json_body import (
     encode_object_keyed,
     parse_loose_json,
 )
+from broker.remoting.node_status import decode_node_status
 from broker.remoting.register_body import TOPICS_MAX, RegisterBrokerBody, body_crc
 from broker.remoting.route import BrokerData, BrokerMemberGroup, ClusterInfo, QueueData, TopicRouteData
 
@@ -218,8 +220,18 @@ def test_maps_keyed_by_queues() -> None:
     assert listed.encode().startswith(
         b'{"offsetTable":[{"brokerName":"b","offset":7,"queueId":1,"topic":"T"},'
     )
-    with pytest.raises(BodyError, match="map key"):
-        TopicStats.decode(b'{"offsetTable":{"T":{}}}')
+    deep = json.dumps('{"brokerName":"b","queueId":0,"topic":"T","x":' + "[" * 50_000)
+    for key in (b'"T"', deep.encode()):
+        with pytest.raises(BodyError, match="map key"):
+            TopicStats.decode(b'{"offsetTable":{%b:{}}}' % key)
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b"[]", b'{"node":"\xff"}', b'{"of_a_newer_release":' + b"[" * 50_000]
+)
+def test_what_is_no_status_of_a_node_is_refused(body: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_node_status(body)
 
 
 def test_lock_bodies() -> None:

@@ -512,13 +512,14 @@ def test_every_flipped_byte_is_found(sound: Path, tmp_path: Path) -> None:
         for at in sorted({0, 1, len(whole) - 1, *range(7, len(whole), max(1, len(whole) // 40))}):
             if path.name == "manifest.json" and whole[at : at + 1].isspace():
                 continue
-            path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x01]) + whole[at + 1 :])
-            with pytest.raises(DamagedBackupError) as found:
-                Backup(copy, THIS_RELEASE).verify()
-            assert str(path.relative_to(copy)) in str(found.value)
-            tried += 1
+            for bit in (0x01, 0x80):
+                path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
+                with pytest.raises(DamagedBackupError) as found:
+                    Backup(copy, THIS_RELEASE).verify()
+                assert str(path.relative_to(copy)) in str(found.value)
+                tried += 1
         path.write_bytes(whole)
-    assert tried > 150
+    assert tried > 300
     Backup(copy, THIS_RELEASE).verify()
 
 
