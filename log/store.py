@@ -31,6 +31,7 @@ from log.entries.entry_reads import file_beginnings, index_at, record_at
 from log.entries.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
 from log.entries.expired_files import DataFile, HeadLook, files_to_delete
 from log.errors import (
+    DamagedEntryError,
     DamagedLogError,
     DamagedStateError,
     DiskError,
@@ -183,14 +184,20 @@ class Store:
         except DamagedStateError as error:
             damage.append(f"{error}; queues and index files are built again from the log")
             notes = None
-        clean_stop = notes is not None and not disk.exists(ABORT)
-        log, recovery = EntryLog.open(
-            disk,
-            options.dledger_directory,
-            replace(options, unclean_scan_files=_ALL_FILES) if scans_all else options,
-            clean_stop=clean_stop,
-            checkpoint_index=None if notes is None else notes.end_index,
-        )
+        clean_stop = notes is not None and not scans_all and not disk.exists(ABORT)
+        try:
+            log, recovery = EntryLog.open(
+                disk,
+                options.dledger_directory,
+                replace(options, unclean_scan_files=_ALL_FILES) if scans_all else options,
+                clean_stop=clean_stop,
+                checkpoint_index=None if notes is None else notes.end_index,
+            )
+        except DamagedEntryError:
+            if scans_all:
+                raise
+            # An old entry is damaged, and nothing else tells its term. As below: the log ends there.
+            return cls._open(disk, options, now_ms, lock, scans_all=True)
         if recovery.kind is not RecoveryKind.CLEAN:
             damage.append(f"{recovery.damaged_file} at byte {recovery.damaged_at}: {recovery.reason}")
         store = cls(disk, options, lock, log)
@@ -208,8 +215,8 @@ class Store:
             if scans_all:
                 raise
             # What old entries say where they end, or of their queues, is damaged, where no scan has looked: nothing can
-            # be built beyond them. One of all files ends the log there, and the group sends the rest again. (`abort` is
-            # there by now: no clean stop counts.) Damage elsewhere in an entry is mended in its place, once it is met.
+            # be built beyond them. One of all files ends the log there, and the group sends the rest again. Damage
+            # elsewhere in an entry is mended in its place, once it is met.
             store.log.close()
             store.queues.close()
             store.index.close()

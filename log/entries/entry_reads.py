@@ -56,12 +56,13 @@ def file_beginnings(log: EntryLog) -> Iterator[tuple[int, int]]:
     A file whose first entry is hidden by damage is left out: the log could not begin with it.
     """
     for start in log.file_starts():
+        if start <= log.first_position:
+            continue  # the first one, or that of a log without entries
         try:
             first = index_at(log, start)
         except DamagedLogError:
             continue
-        if start > log.first_position:
-            yield start, first
+        yield start, first
 
 
 # ---- as it was written, or damaged -------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from log.entries import cuts
 from log.entries.entry_log import EntryLog
-from log.entries.entry_reads import index_at, record_at
+from log.entries.entry_reads import file_beginnings, index_at, record_at
 from log.entries.entry_recovery import RecoveryKind
 from log.entries.entry_room import make_room_for_all, make_room_for_range
 from log.entries.flushes import FlushJob
@@ -292,6 +292,14 @@ def test_a_range_at_another_position_is_refused() -> None:
     with pytest.raises(DamagedRangeError):
         follower.append_range(part)  # here the entry would still fit into the first file
     assert follower.last_index == 1
+
+
+def test_files_behind_the_first_one_begin_with_their_first_entries(disk: MemoryDisk) -> None:
+    assert list(file_beginnings(open_log(disk))) == []
+    log = filled(disk, [bytes(200)] * 5)
+    assert list(file_beginnings(log)) == [(FILE, 2), (2 * FILE, 4)]
+    cuts.delete_before(log, 2)
+    assert list(file_beginnings(log)) == [(2 * FILE, 4)]
 
 
 def test_no_room_is_made_for_a_range_of_another_log(disk: MemoryDisk) -> None:

@@ -18,7 +18,7 @@ from log.errors import (
 from log.files.disk import MappedFile
 from log.files.mapping_pool import MappingPool
 from log.files.mmap_disk import MmapDisk
-from log.formats.layout import HEADER_BYTES
+from log.formats.layout import HEADER_BYTES, UNIT_BYTES
 from log.notes.hard_state import StoredHardState
 from log.notes.snapshot import Snapshot
 from log.queues.consume_queue import ConsumeQueue
@@ -315,6 +315,35 @@ def test_a_start_on_damage_can_be_repeated(arrives: str) -> None:
         store, report = open_store(disk.crash(lambda path, page: path.startswith(arrives)))
         assert report.log == replace(first_report.log, rebuilt_units=report.log.rebuilt_units)
         assert derived(store) == found
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_of_which_nothing_tells_a_term_ends_there(clean: bool) -> None:
+    """An old entry between those of two terms is damaged, and its unit, too: its group can help a node that starts."""
+    disk = MemoryDisk()
+    store, _ = open_store(disk)
+    for term, messages in ((1, 3), (3, 60)):
+        writer = Writer(store, term)
+        for _ in range(messages):
+            writer.send()
+    store.dispatch(62, NOW)
+    store.snapshot.write(62, b"state")
+    position = store.log.position_of(3)
+    assert (
+        store.log.end_of(3) < store.log.file_starts()[1] < store.log.file_starts()[-TINY.unclean_scan_files]
+    )
+    if clean:
+        store.close(62)
+    else:
+        checkpoint(store, 62)
+    disk = disk.kill()
+    flip(disk, f"{TINY.dledger_directory}/data/{0:020d}", position)
+    flip(disk, f"{TINY.dledger_directory}/index/{0:020d}", 3 * UNIT_BYTES)
+    store, report = open_store(disk)
+    assert (report.log.kind, report.log.last_good_index) == (RecoveryKind.DAMAGED, 2)
+    store.cut_damage()
+    Writer(store, 3).send()
+    assert store.log.term_starts() == [(0, 1), (3, 3)]
 
 
 def test_damaged_term_vote_and_snapshot_are_errors() -> None:
