@@ -56,12 +56,13 @@ def json_response(content: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(content), status, headers, "application/json")
 
 
-def failure_response(error: Exception) -> Response | None:
-    """Return the answer for an error that operation can cause; None for others, which only our mistakes explain."""
-    described = _describe(error)
-    if described is None:
-        return None
-    status, kind = described
+EXPECTED: Final = (RefusedError, ParametersError, SignInRefusedError, TooManyError, AuditError, ClientError)
+"""The errors that operation can cause; others only our mistakes explain."""
+
+
+def failure_response(error: Exception) -> Response:
+    """Return the answer for an error of `EXPECTED`."""
+    status, kind = _describe(error)
     retry = isinstance(error, ClientError) and error.retry_may_help
     return json_response(Failure(error=_text(error), kind=kind, retry_may_help=retry), status)
 
@@ -81,7 +82,7 @@ def is_unknown(error: BaseException) -> bool:
     return True
 
 
-def _describe(error: Exception) -> tuple[int, str] | None:
+def _describe(error: Exception) -> tuple[int, str]:
     # From the most special kind to the general one: many of these derive from others below.
     match error:
         case RefusedError():
@@ -107,9 +108,8 @@ def _describe(error: Exception) -> tuple[int, str] | None:
             return 409, "in use"
         case BrokerBusy() | ConnectionFailed() | NameServerUnavailable():
             return 503, "unavailable"
-        case ClientError():
-            return 502, "failed"
-    return None
+    assert isinstance(error, ClientError), "all others of `EXPECTED` are above"
+    return 502, "failed"
 
 
 def _text(error: Exception) -> str:

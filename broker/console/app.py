@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import structlog
@@ -16,7 +16,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from broker.client.transport.credentials import Credentials
-from broker.console.answers import Failure, RefusedError, failure_response, is_unknown, json_response
+from broker.console.answers import (
+    EXPECTED,
+    Failure,
+    RefusedError,
+    failure_response,
+    is_unknown,
+    json_response,
+)
 from broker.console.asking import InPart, Order, Question
 from broker.console.audit import AuditLog
 from broker.console.events import LiveStream
@@ -92,11 +99,9 @@ class Console:
             *(self._route(entry) for entry in ROUTES),
             Mount("/assets", StaticFiles(directory=ASSETS)),
         ]
-        starlette = Starlette(
-            routes=routes,
-            max_body_size=BODY_BYTES_MAX,
-            exception_handlers={Exception: _failed, HTTPException: _refused},
-        )
+        failures: dict[Any, Any] = {Exception: _failed, HTTPException: _refused}
+        failures |= dict.fromkeys(EXPECTED, _unsuccessful)
+        starlette = Starlette(routes=routes, max_body_size=BODY_BYTES_MAX, exception_handlers=failures)
         return Guard(starlette, self._options.host_names)
 
     async def _index(self, request: Request) -> Response:
@@ -106,16 +111,13 @@ class Console:
     # Sessions ------------------------------------------------------------------------------------------------------
 
     async def _session(self, request: Request) -> Response:
-        try:
-            if request.method == "GET":
-                return self._tell_session(request, self._name(request) or self._sessions.new_name())
-            name = self._check_token(request)
-            if request.method == "POST":
-                return await self._sign_in(request, name, read_body(await request.body(), {}, SignIn))
-            self._sessions.end(name)
-            return self._tell_session(request, self._sessions.new_name())
-        except Exception as error:
-            return _answered(error)
+        if request.method == "GET":
+            return self._tell_session(request, self._name(request) or self._sessions.new_name())
+        name = self._check_token(request)
+        if request.method == "POST":
+            return await self._sign_in(request, name, read_body(await request.body(), {}, SignIn))
+        self._sessions.end(name)
+        return self._tell_session(request, self._sessions.new_name())
 
     async def _sign_in(self, request: Request, name: str, account: SignIn) -> Response:
         self._sessions.check_attempt()
@@ -183,22 +185,16 @@ class Console:
 
     async def _report(self, request: Request) -> Response:
         """A file of the analysis, which is shown apart from the page."""
-        try:
-            self._seat(request)
-            content, kind = await read_report(self._options.reports, request.path_params["path"])
-        except Exception as error:
-            return _answered(error)
+        self._seat(request)
+        content, kind = await read_report(self._options.reports, request.path_params["path"])
         return Response(content, media_type=kind, headers=REPORT_HEADERS)
 
     # Questions and orders ------------------------------------------------------------------------------------------
 
     async def _live(self, request: Request) -> ASGIApp:
-        try:
-            seat = self._seat(request)
-            if self._streams >= STREAMS_MAX:
-                raise RefusedError(503, "unavailable", f"{STREAMS_MAX} pages are open: close one")
-        except Exception as error:
-            return _answered(error)
+        seat = self._seat(request)
+        if self._streams >= STREAMS_MAX:
+            raise RefusedError(503, "unavailable", f"{STREAMS_MAX} pages are open: close one")
         name = self._name(request)
         # A page that is open uses its session.
         return self._counted(LiveStream(seat, lambda: self._sessions.find(name)))
@@ -215,14 +211,9 @@ class Console:
 
     def _route(self, entry: Question | Order) -> Route:
         async def answer(request: Request) -> Response:
-            try:
-                if isinstance(entry, Question):
-                    content = await self._ask(entry, request)
-                else:
-                    content = await self._order(entry, request)
-            except Exception as error:
-                return _answered(error)
-            return json_response(content)
+            if isinstance(entry, Question):
+                return json_response(await self._ask(entry, request))
+            return json_response(await self._order(entry, request))
 
         return Route(entry.path, answer, methods=["GET" if isinstance(entry, Question) else "POST"])
 
@@ -268,12 +259,9 @@ def _told(order: Order, parameters: Parameters) -> Mapping[str, object]:
     }
 
 
-def _answered(error: Exception) -> Response:
-    """Return the answer for an error that operation can cause; raises any other."""
-    response = failure_response(error)
-    if response is None:
-        raise error
-    return response
+async def _unsuccessful(request: Request, error: Exception) -> Response:
+    """Answer an error that operation can cause."""
+    return failure_response(error)
 
 
 def _refused(request: Request, error: Exception) -> Response:
