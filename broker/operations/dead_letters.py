@@ -151,7 +151,9 @@ async def redrive(
             try:
                 if limit is None or sent < limit:
                     async for views in read_queue(admin, queue, begin, end):
-                        for view in views[: None if limit is None else limit - sent]:
+                        for view in views:
+                            if sent == limit:
+                                break
                             # From the beginning on, so that what a slow send took is made up for.
                             due_ns = begun_ns + int(sent / rate_per_s * 1e9)
                             await runtime.sleep(max(0, due_ns - runtime.now_ns()) / 1e9)
@@ -205,10 +207,12 @@ def producer_of(admin: AdminClient, group: str) -> Producer:
 async def _dead_letters(groups: Groups, group: str) -> DeadLetters:
     found = await topic_queues(groups, DEAD_LETTER_PREFIX + group)
     kept = [status for status in found.queues if status.max_offset > status.min_offset]
-    marks = QueueCalls(PatientCalls(groups.admin.core), redriver_of(group))
+    redriver = REDRIVER_PREFIX + group
+    marks = QueueCalls(PatientCalls(groups.admin.core), redriver)
 
     async def mark(queue: MessageQueue) -> int:
-        return await marks.committed_offset(queue) or 0
+        # With a name that is too long for it a consumer group has never been sent any again (`redriver_of`).
+        return 0 if len(redriver) > GROUP_LENGTH_MAX else await marks.committed_offset(queue) or 0
 
     sent = await each(groups.admin, [status.queue for status in kept], mark)
     return DeadLetters(

@@ -7,6 +7,7 @@ import trio
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.consumer import Consumer
+from broker.client.errors import UsageError
 from broker.operations.asking import Groups
 from broker.operations.consumer_groups import list_groups
 from broker.operations.dead_letters import (
@@ -19,6 +20,7 @@ from broker.operations.dead_letters import (
 )
 from broker.operations.errors import NotThere
 from broker.operations.messages import find_messages
+from broker.state.topic_rules import GROUP_LENGTH_MAX
 from tests.broker.client.cluster import NAME_SERVER, Broker
 from tests.broker.client.links import ClientRuntime
 
@@ -61,6 +63,35 @@ async def test_dead_letters_come_again_once_and_at_a_rate(
     assert [group.name for group in await list_groups(await Groups.registered(admin))] == ["g"], (
         "the redriver is nobody's group"
     )
+
+
+async def test_those_that_cannot_be_sent_take_no_place_among_as_many_as_are_wanted(
+    leaders: list[Broker], admin: AdminClient, runtime: ClientRuntime
+) -> None:
+    await bury(leaders[0], runtime, 1)
+    for body in (b"", b"1", b"", b"2"):  # nothing that is empty can be sent
+        leaders[0].append("%DLQ%g", 0, body)
+    groups = await Groups.registered(admin)
+    assert await redrive(groups, "g", limit=2) == Redriven(sent=2, left=2, passed_over=1)
+    assert await redrive(groups, "g", limit=2) == Redriven(sent=1, left=0, passed_over=1)
+    again = await find_messages(groups, "%RETRY%g")
+    assert sorted(message.body or b"" for message in again) == [b"0", b"1", b"2"]
+
+
+async def test_a_name_that_is_too_long_to_send_again_keeps_no_dead_letters_from_being_told_and_deleted(
+    leaders: list[Broker], admin: AdminClient
+) -> None:
+    long = "g" * GROUP_LENGTH_MAX
+    for group in ("a", long):
+        leaders[0].create_topic(f"%DLQ%{group}", 1)
+        leaders[0].append(f"%DLQ%{group}", 0, b"x")
+    groups = await Groups.registered(admin)
+    assert [(one.group, one.kept, one.waiting) for one in await list_dead_letters(groups)] == [
+        ("a", 1, 1), (long, 1, 1)
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="too long to send its dead letters again"):
+        await redrive(groups, long)
+    assert await purge(groups, long) == 1
 
 
 async def test_all_are_sent_though_the_leader_dies(
