@@ -8,6 +8,7 @@ from typing import Literal
 import trio
 
 from broker.client.admin import AdminClient
+from broker.client.errors import ClientError
 from broker.settings.tables import (
     BrokerSettings,
     NameServerSettings,
@@ -119,9 +120,12 @@ class Servers:
             await trio.sleep(_LOOK_AGAIN_S)
 
     async def _registered(self) -> str | None:
-        """The address of the leader that the name server gives to clients."""
-        brokers = (await cluster_info(self.name_server)).broker_table.values()
-        return next((found.broker_addresses.get(0) for found in brokers), None)
+        """The address of the leader that the name server gives to clients; None without one, and without an answer."""
+        # The name server runs in this loop, too: if it has no time to answer, nobody has, and it is asked again.
+        with contextlib.suppress(ClientError):
+            brokers = (await cluster_info(self.name_server)).broker_table.values()
+            return next((found.broker_addresses.get(0) for found in brokers), None)
+        return None
 
     async def kill(self, node: str) -> None:
         """End a node as the end of its process would: nothing is flushed, nobody is told. Raises ValueError."""

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from broker.client.consuming.consumer import Consumer
-from broker.client.errors import ClientClosed, NotDelivered
+from broker.client.errors import CallTimeout, ClientClosed, NotDelivered
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.threaded import sync
+from broker.remoting.route import ClusterInfo
+from broker.testing import servers
 from broker.testing.broker import RunningBroker, broker
+from broker.tools.cluster.query import cluster_info
 from log.errors import DiskError
 
 TOPIC = "Tried"
@@ -89,6 +92,22 @@ def test_a_directory_is_kept_and_found_again(tmp_path: Path) -> None:
         send(name_server, b"first")
     with broker(directory=tmp_path) as name_server:
         assert stored(name_server, 1) == {b"first"}
+
+
+def test_a_machine_with_much_else_to_do_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    async def late(name_server: str) -> ClusterInfo:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise CallTimeout(name_server, "no response within 3 s", request_left=True)
+        return await cluster_info(name_server)
+
+    monkeypatch.setattr(servers, "cluster_info", late)
+    with broker() as name_server:
+        assert name_server.wait_leader() == "n0"
+    assert asked > 1
 
 
 def test_brokers_are_strangers_to_each_other_and_leave_the_process_as_it_was() -> None:
