@@ -118,7 +118,7 @@ class RemotingCommand(msgspec.Struct, rename={"header": "extFields"}, gc=False):
                 decoder = _decoders[header_type] = msgspec.json.Decoder(header_type, strict=False)
             try:
                 return decoder.decode(header)  # type: ignore[no-any-return]
-            except (msgspec.MsgspecError, ValueError):
+            except (msgspec.MsgspecError, ValueError, RecursionError):
                 pass  # explained, or forgiven (a number where a string belongs), field by field below
         elif type(header) is header_type:
             return copy.copy(header)  # the reader may change it, and the command may yet be sent
@@ -211,19 +211,20 @@ def decode_command(serialization: int, header: bytes, body: bytes | memoryview) 
 def has_more_fields(command: RemotingCommand, count: int) -> bool:
     """Tells whether the extFields of a received command are more than so many, without making them.
 
-    The names within a field that is an object, which none may be, count as well.
+    Lists, and the names within objects, count as well: no field may be such. Else they could be so deep that they are
+    read where the command comes in, and not where it is handled or has waited, with more calls on Python's stack.
     """
     header = command.header
     if isinstance(header, msgspec.Raw):
         text = bytes(header)
-        if len(text) <= _JSON_FIELD_BYTES_MIN * count or text.count(b":") <= count:
+        if len(text) <= _JSON_FIELD_BYTES_MIN * count or text.count(b":") + text.count(b"[") <= count:
             return False
         at = 0
         for _ in range(count + 1):
-            name = _NEXT_NAME.match(text, at)
-            if name is None:
+            found = _NEXT_NAME_OR_LIST.match(text, at)
+            if found is None:
                 return False
-            at = name.end()
+            at = found.end()
         return True
     return isinstance(header, bytes) and has_more_binary_fields(header, count)
 
@@ -232,8 +233,10 @@ _JSON_FIELD_BYTES_MIN = 5
 """The bytes of a field with neither name nor value to speak of: ``"":1,``."""
 # Never gives back what it has taken, so that a hostile text takes no longer than any other: a string, closed or not.
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+\s*+'
-_NEXT_NAME = re.compile(rb'[^"]*+(?:' + _STRING + rb'(?!:)[^"]*+)*+' + _STRING + rb":", re.DOTALL)
-"""Everything up to the colon behind the next name in a JSON text."""
+_NEXT_NAME_OR_LIST = re.compile(
+    rb'[^"\[]*+(?:' + _STRING + rb'(?!:)[^"\[]*+)*+(?:' + _STRING + rb":|\[)", re.DOTALL
+)
+"""Everything up to the colon behind the next name, or to the bracket that begins a list, in a JSON text."""
 
 
 class _WireHeader(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):

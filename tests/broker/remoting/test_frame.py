@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.remoting import command as remoting
-from broker.remoting.command import JSON, ROCKETMQ, encode, request
-from broker.remoting.errors import FrameError, FrameErrorReason, RemotingError
+from broker.remoting.admin_headers import TopicHeader
+from broker.remoting.command import JSON, ROCKETMQ, RemotingCommand, encode, request
+from broker.remoting.errors import FrameError, FrameErrorReason, HeaderFieldError, RemotingError
 from broker.remoting.frame import (
     BODY_COPY_MAX,
     CLIENT_FIELDS_MAX,
@@ -239,6 +240,47 @@ def test_a_client_may_send_so_many_fields_and_is_told_of_the_bound(serialization
     assert caught.value.reason is FrameErrorReason.TOO_MANY_FIELDS
     assert caught.value.request is not None
     assert (caught.value.request.opaque, caught.value.request.serialization) == (7, serialization)
+
+
+def with_json(fields: bytes) -> bytes:
+    header = b'{"code":11,"opaque":7,"extFields":{%b}}' % fields
+    return struct.pack(">II", 4 + len(header), len(header)) + header
+
+
+def test_a_clients_fields_are_no_deep_lists() -> None:
+    """A pull was read where it came in, and ended its node where it had waited for a leader, deeper in the stack."""
+    for deep in (
+        b"[" * 900 + b"]" * 900,
+        b'{"":' * 300 + b"1" + b"}" * 300,
+        b'["",' * 300 + b"1" + b"]" * 300,
+    ):
+        with pytest.raises(BrokenStreamError, match="more than 128 fields"):
+            client_decoder().feed(with_json(b'"topic":"T","unread":%b' % deep))
+    text = b'[[{:\\"[' * 1000
+    (command,) = client_decoder().feed(with_json(b'"topic":"%b","unread":[%b]' % (text, b"1," * 300 + b"1")))
+    assert command.decode_fields(TopicHeader).topic == text.replace(b"\\", b"").decode()
+
+
+def test_fields_that_are_too_deep_are_refused_wherever_they_are_read() -> None:
+    """As they came in they could be read, with fewer calls on the stack."""
+
+    def read(command: RemotingCommand, calls: int) -> TopicHeader:
+        return read(command, calls - 1) if calls else command.decode_fields(TopicHeader)
+
+    read_at_once = refused = 0
+    for depth in range(700, 1000, 10):
+        try:
+            (command,) = FrameDecoder().feed(
+                with_json(b'"topic":"T","unread":' + b"[" * depth + b"]" * depth)
+            )
+        except BrokenStreamError:
+            break
+        read_at_once += command.decode_fields(TopicHeader).topic == "T"
+        try:
+            read(command, 100)
+        except HeaderFieldError:
+            refused += 1
+    assert read_at_once > refused > 0
 
 
 @pytest.mark.parametrize("serialization", [JSON, ROCKETMQ])
