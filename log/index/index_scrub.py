@@ -46,28 +46,29 @@ class IndexScrubber:
         self._names: list[str] = []
         self._slice: tuple[IndexFile, int, int] | None = None
         """The file under work, where its next slice begins, and the checksum so far."""
+        self._damaged: IndexFile | None = None
+        """The file to fill anew in the next pass, while the entries go by."""
         self._rebuilt: _Rebuilt | None = None
+        """What this pass has filled of it; None before the first keys. Its slots lead to all that is left till then."""
         self.corrected: list[tuple[MappedFile, int, int]] = []
         """Ranges of files that were written and are to be flushed: the caller takes them out."""
         self.given_up: list[str] = []
         """The paths of files that cannot be made anew, as records of theirs are gone: the caller takes them out."""
-        self._told: set[str] = set()
+        self._told: dict[str, None] = {}
         """The files of `given_up` so far, each named there once, and those that a full disk kept from being made anew.
-        Each pass tries them again: entries that were damaged may be whole by then."""
+        Each pass tries the one whose last try is the oldest again: entries that were damaged may be whole by then."""
 
     # ------------------------------------------------------------------ checking
 
     def begin(self) -> None:
         """The next `job` is of the first file."""
-        self._names = self._files.full_files()
+        names = self._files.full_files()
+        self._told = {name: None for name in self._told if name in names}
+        # Those that could not be made anew come last, and keep no other one from it.
+        self._names = [*(name for name in names if name not in self._told), *self._told]
         self._slice = None
         # The entries of the log go by from the first one on, also where the pass before did not come to its end.
-        rebuilt, self._rebuilt = self._rebuilt, None
-        if rebuilt is not None and self._files.named(rebuilt.file.name) is rebuilt.file:
-            try:
-                self._rebuilt = _Rebuilt(self._files, rebuilt.file)
-            except DiskFullError:
-                self._told.add(rebuilt.file.name)  # a later pass does
+        self._rebuilt = None
 
     def job(self) -> IndexScrub | None:
         """Returns the next slice, None behind the last one; `done` takes it back."""
@@ -97,14 +98,14 @@ class IndexScrubber:
             if job.checksum != file.noted_checksum:
                 at, problem = job.begin, "its entries do not match their checksum"
                 self._names = []  # one at a time; the next pass finds others
-                self._rebuilt = _Rebuilt(self._files, file)
+                self._damaged = file
             elif not file.slots_are_right(job.mapped.buffer):
                 problem = "header or slots do not match the entries"
                 file.restore_slots(job.mapped)
-                self._told.discard(file.name)
+                self._told.pop(file.name, None)
                 self.corrected.append((job.mapped, 0, file.place_of(0)))
         except DiskFullError:
-            self._told.add(file.name)  # a later pass does
+            self._later(file)
         return DamagedLogError(job.mapped.path, at, problem) if problem and not was_told else None
 
     # ------------------------------------------------------------------ filling anew
@@ -112,41 +113,52 @@ class IndexScrubber:
     @property
     def is_in_haste(self) -> bool:
         """A file is damaged, and was not tried yet: all entries of the log should go by."""
-        return self._rebuilt is not None and self._rebuilt.file.name not in self._told
+        return self._damaged is not None and self._damaged.name not in self._told
 
     end_offset = 1 << 62
     """For the dispatcher: it walks, one by one."""
 
     def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int], now_ms: int) -> None:
         """Takes the keys of entries that go by, as `IndexFiles.put` does. On a full disk a later pass does."""
-        rebuilt = self._rebuilt
-        if rebuilt is not None:
-            try:
-                rebuilt.put(keys, offsets, times)
-            except DiskFullError:
-                self._rebuilt = None
-                self._told.add(rebuilt.file.name)
+        file = self._damaged
+        if file is None or self._files.named(file.name) is not file:
+            return
+        try:
+            if self._rebuilt is None:
+                self._rebuilt = _Rebuilt(self._files, file)
+            self._rebuilt.put(keys, offsets, times)
+        except DiskFullError:
+            self._damaged = self._rebuilt = None
+            self._later(file)
+
+    def _later(self, file: IndexFile) -> None:
+        """Leaves a file to a later pass, behind the others that are."""
+        self._told.pop(file.name, None)
+        self._told[file.name] = None
 
     def passed(self, first_position: int, *, is_whole: bool) -> None:
         """All entries of the log, which begins at `first_position`, have gone by; `is_whole`: none of them is damaged.
 
         Of a file of which retention took the first records those that are left make a shorter one.
         """
-        rebuilt, self._rebuilt = self._rebuilt, None
-        if rebuilt is None or self._files.named(rebuilt.file.name) is not rebuilt.file:
+        file, rebuilt = self._damaged, self._rebuilt
+        self._damaged = self._rebuilt = None
+        if file is None or self._files.named(file.name) is not file:
             return
-        # Otherwise what was filled anew must be what the file's header and checksum say, or it helps nobody.
-        is_shorter = is_whole and rebuilt.is_of_what_is_left(first_position)
-        if is_shorter:
-            self._files.replace(rebuilt.file, rebuilt.copy)
-        if is_shorter or rebuilt.is_right():
-            mapped = self._files.map(rebuilt.file)
-            self._told.discard(rebuilt.file.name)
+        mapped = self._files.map(file)
+        if rebuilt is not None and is_whole and rebuilt.is_of_what_is_left(first_position):
+            self._files.replace(file, rebuilt.copy)
+            is_right = True
+        else:
+            # What was filled anew must be what the file's header and checksum say, or it helps nobody.
+            is_right = rebuilt is not None and rebuilt.is_right()
+        if is_right:
+            self._told.pop(file.name, None)
             self.corrected.append((mapped, 0, mapped.size))
         else:
-            if rebuilt.file.name not in self._told:
-                self.given_up.append(self._files.map(rebuilt.file).path)
-            self._told.add(rebuilt.file.name)
+            if file.name not in self._told:
+                self.given_up.append(mapped.path)
+            self._later(file)
 
 
 class _Rebuilt:

@@ -1,5 +1,6 @@
 """The scrub of index files: the damaged one is named, and is filled anew with the keys that go by."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -178,6 +179,79 @@ def test_a_file_is_made_anew_by_the_pass_that_comes_to_the_end(data: st.DataObje
     go_by(scrubber, entries, data.draw)
     assert (len(scrubber.corrected), scrubber.given_up) == (1, [])
     assert contents(disk) == before
+
+
+def with_a_file_beyond_repair() -> tuple[MemoryDisk, IndexFiles, IndexScrubber, Callable[[], None]]:
+    """Index files of 40 records; the first one is damaged, and a record of it is, too, so that it was given up.
+
+    Returns a pass of the log's entries with them.
+    """
+    disk = MemoryDisk()
+    entries = [[b"T#%d" % number] for number in range(40)]
+    index = filled(disk, entries, lambda _: False)
+    scrubber = IndexScrubber(index)
+    name = index.full_files()[0]
+    disk.files[f"index/{name}"].seen[ENTRIES_AT] ^= 1
+
+    def go_by_without_one() -> None:
+        scrubber.put(*columns(entries, 0, 5), NOW)
+        scrubber.put(*columns(entries, 6, 40), NOW)
+        scrubber.passed(0, is_whole=False)
+
+    assert len(found_by(scrubber)) == 1
+    go_by_without_one()
+    assert scrubber.given_up == [f"index/{name}"]
+    assert found_by(scrubber) == [], "it was told"
+    return disk, index, scrubber, go_by_without_one
+
+
+def test_a_file_beyond_repair_finds_what_is_left_between_passes() -> None:
+    _, index, _, _ = with_a_file_beyond_repair()
+    found = [index.query("T", str(number), 1, 0, NOW * 2) for number in range(40)]
+    assert [number for number, offsets in enumerate(found) if not offsets] == [5]
+
+
+def test_a_file_beyond_repair_keeps_no_other_one_from_it() -> None:
+    disk, index, scrubber, go_by_without_one = with_a_file_beyond_repair()
+    scrubber.given_up.clear()
+    other = f"index/{index.full_files()[1]}"
+    disk.files[other].seen[ENTRIES_AT] ^= 1
+    go_by_without_one()
+    assert [damage.file for damage in found_by(scrubber)] == [other]
+    go_by_without_one()
+    assert [mapped.path for mapped, _, _ in scrubber.corrected] == [other]
+    assert scrubber.given_up == []
+
+
+def test_of_files_beyond_repair_each_is_tried_again() -> None:
+    disk, index, scrubber, go_by_without_one = with_a_file_beyond_repair()
+    first, other = (f"index/{name}" for name in index.full_files()[:2])
+    disk.files[other].seen[ENTRIES_AT] ^= 1
+    go_by_without_one()
+    assert [damage.file for damage in found_by(scrubber)] == [other]
+    scrubber.passed(0, is_whole=False)  # none of its records is whole
+    assert scrubber.given_up == [first, other]
+    for _ in range(2):
+        assert found_by(scrubber) == [], "they were told"
+        go_by_without_one()
+    assert [mapped.path for mapped, _, _ in scrubber.corrected] == [other]
+
+
+@pytest.mark.parametrize("put_before", [0, 10])
+def test_a_damaged_file_that_retention_deletes_is_not_looked_for(put_before: int) -> None:
+    disk = MemoryDisk()
+    entries = [[b"T#%d" % number] for number in range(40)]
+    index = filled(disk, entries, lambda _: False)
+    scrubber = IndexScrubber(index)
+    name = index.full_files()[0]
+    disk.files[f"index/{name}"].seen[ENTRIES_AT] ^= 1
+    assert len(found_by(scrubber)) == 1
+    scrubber.put(*columns(entries, 0, put_before), NOW)
+    assert index.delete_before(position_of(20)) == 1
+    scrubber.put(*columns(entries, 20, 40), NOW)
+    scrubber.passed(position_of(20), is_whole=True)
+    assert (scrubber.corrected, scrubber.given_up) == ([], [])
+    assert found_by(scrubber) == []
 
 
 def test_a_full_disk_leaves_damaged_slots_to_a_later_pass(monkeypatch: pytest.MonkeyPatch) -> None:
