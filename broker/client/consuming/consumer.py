@@ -252,8 +252,13 @@ class Consumer(Replier):
         return sorted(self._intake.readers)
 
     async def wait_assigned(self) -> None:
-        """Wait until this member has found its share of the queues for the first time."""
+        """Wait until this member has found its share of the queues for the first time.
+
+        Raises ClientClosed outside the block, and when another task leaves it meanwhile.
+        """
+        self.core.check_open()
         await self._assignment.is_known.wait()
+        self.core.check_open()
 
     def positions(self) -> dict[MessageQueue, int]:
         """Return each queue's offset after the last message that the application is done with: what a commit stores.

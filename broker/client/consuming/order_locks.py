@@ -23,7 +23,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from broker.client.errors import BrokerError, ClientError
+from broker.client.errors import BrokerError, ClientError, UsageError
 from broker.client.message import MessageQueue
 from broker.client.transport.core import broker_error
 from broker.client.transport.patient_calls import PatientCalls, address_of
@@ -49,11 +49,16 @@ class LockTimes:
     """The times of order locks, in seconds: each is renewed every ``renew_s``, and good for ``good_s`` after that.
 
     ``good_s`` must be well below the 60 s for which a broker keeps a lock that is not renewed: clocks differ, and a
-    consumer offset that was stored last may arrive late.
+    consumer offset that was stored last may arrive late. Raises UsageError for locks that are not good until they are
+    renewed.
     """
 
     renew_s: float = 20.0
     good_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.renew_s < self.good_s:
+            raise UsageError(f"{self}: a lock must be good for longer than until it is renewed")
 
 
 @dataclass(slots=True, eq=False)

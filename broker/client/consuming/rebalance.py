@@ -75,6 +75,7 @@ class Assignment:
         self._rebalance_wanted: Event = core.runtime.event()
         self.is_known: Event = core.runtime.event()
         """Set once this member has found its share of the queues for the first time."""
+        core.at_close.append(self.is_known.set)  # whoever waits for it hears that the client is closed
         intake.on_reset = self.begin_anew
         if locks is not None:
             locks.on_lost = self.lost_lock
@@ -112,10 +113,11 @@ class Assignment:
     async def _rebalance(self) -> list[str]:
         """Take up the queues that are this member's share, give up the others; returns the topics that must wait."""
         failed = []
+        away: dict[str, ConnectionFailed] = {}
         for topic in self._subscriptions:
             try:
                 queues = (await self._core.routes.get(topic)).readable
-                share = await self._share_of(topic, queues)
+                share = await self._share_of(topic, queues, away)
             except (NoRoute, BrokerError, ConnectionFailed, NameServerUnavailable) as error:
                 self._complain(topic, error)
                 await self._core.routes.refresh_quietly(topic)
@@ -141,24 +143,33 @@ class Assignment:
                 logger.warning("consumer group %s does not read topic %s yet: %s", self._group, topic, error)
             self._complaints[topic] = complaint
 
-    async def _share_of(self, topic: str, queues: Sequence[MessageQueue]) -> list[MessageQueue] | None:
+    async def _share_of(
+        self, topic: str, queues: Sequence[MessageQueue], away: dict[str, ConnectionFailed]
+    ) -> list[MessageQueue] | None:
         """Return this member's queues, None when the brokers do not know this member yet. Raises as `_members`."""
         if self._strategy is None:
             return list(queues)
-        members = await self._members(sorted({queue.broker_name for queue in queues}), topic)
+        members = await self._members(sorted({queue.broker_name for queue in queues}), topic, away)
         if self._core.client_id not in members:
             return None
         return self._strategy(self._core.client_id, members, queues)
 
-    async def _members(self, broker_names: Sequence[str], topic: str) -> list[str]:
+    async def _members(
+        self, broker_names: Sequence[str], topic: str, away: dict[str, ConnectionFailed]
+    ) -> list[str]:
         """Return the client ids of the consumer group's members, sorted, as the first broker that answers knows them.
 
-        Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
+        ``away`` has the broker groups that this rebalance has not reached; it is added to. Raises BrokerError,
+        ConnectionFailed, NoRoute, NameServerUnavailable.
         """
         failure: ClientError = NoRoute(topic, "none of its queues can be read")
         # A broker that knows no member of the consumer group answers with a system error.
         accepted = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
         for name in broker_names:
+            # Once is enough: with many topics it would take the time limit of a call for each of them.
+            if name in away:
+                failure = away[name]
+                continue
             try:
                 fields = {"consumerGroup": self._group}
                 code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
@@ -166,7 +177,9 @@ class Assignment:
                 if response.code == ResponseCode.SYSTEM_ERROR:
                     return []
                 return sorted(decode_body(response.body, ConsumerListBody).consumer_id_list)
-            except (BrokerError, ConnectionFailed, NoRoute) as error:
+            except ConnectionFailed as error:
+                failure = away[name] = error
+            except (BrokerError, NoRoute) as error:
                 failure = error
             except RemotingError as error:
                 failure = BrokerError(ResponseCode.SYSTEM_ERROR, f"unreadable member list: {error}", name)

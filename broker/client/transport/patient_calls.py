@@ -18,7 +18,7 @@ from broker.client.message import MessageQueue
 from broker.client.transport.connection import Fields
 from broker.client.transport.core import ClientCore, broker_error
 from broker.client.transport.pauses import Pauses
-from broker.client.transport.routes import NAME_SERVER_PATIENCE_S, TopicRoute, failed_last
+from broker.client.transport.routes import TopicRoute, failed_last
 from broker.client.transport.runtime import Buffer
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -97,10 +97,7 @@ class PatientCalls:
             if not error.retry_may_help or runtime.now_ns() + int(pause_s * 1e9) >= deadline_ns:
                 raise error
             await runtime.sleep(pause_s)
-            # Name servers that hang must not use up the time in which another member of the old route could be asked.
-            limit_s = min((deadline_ns - runtime.now_ns()) / 1e9, NAME_SERVER_PATIENCE_S)
-            with runtime.move_on_after(limit_s):
-                await self.core.routes.refresh_quietly(queue.topic)
+            await self.core.routes.refresh_quietly(queue.topic, (deadline_ns - runtime.now_ns()) / 1e9)
             if runtime.now_ns() >= deadline_ns:
                 raise error
 

@@ -6,6 +6,7 @@ more, so its users may see a failover only after 30 s. Here a failed call asks f
 same topic share one request, which runs in a task of its own so that none of them takes it down by being cancelled.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -276,12 +277,18 @@ class RouteCache:
             raise refresh.error.with_traceback(None)
         return self._routes[topic]
 
-    async def refresh_quietly(self, topic: str) -> None:
-        """Ask for a new route; the old one stays when none is to be had. Raises ClientClosed only."""
-        try:
-            await self.refresh(topic)
-        except (NoRoute, NameServerUnavailable, BrokerError):
-            pass
+    async def refresh_quietly(self, topic: str, limit_s: float = math.inf) -> None:
+        """Ask for a new route, for up to ``limit_s`` seconds, and 0.75 s where an old one is known.
+
+        That one stays when none is to be had. Raises ClientClosed only.
+        """
+        if topic in self._routes:
+            limit_s = min(limit_s, NAME_SERVER_PATIENCE_S)
+        with self._runtime.move_on_after(limit_s):
+            try:
+                await self.refresh(topic)
+            except (NoRoute, NameServerUnavailable, BrokerError):
+                pass
 
     def close(self) -> None:
         """Ask for no more routes."""

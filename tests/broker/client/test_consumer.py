@@ -415,6 +415,38 @@ async def test_a_member_that_alone_can_be_reached_is_read_from(world: World, run
         assert bodies(await take(consumer, 3)) == [b"0", b"1", b"2"]
 
 
+async def test_a_name_server_that_hangs_keeps_no_reader_from_another_member(
+    world: World, runtime: ClientRuntime
+) -> None:
+    leader, _ = one_group(world, members=2)
+    fill(leader, 3)
+    async with consuming(runtime) as consumer:
+        await take(consumer, 3)
+        name_server = leader.cluster.name_servers[NAME_SERVER]
+        name_server.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, *[silent] * 100)
+        leader.script(PULL, *[code(ResponseCode.SERVICE_NOT_AVAILABLE)] * 100)
+        fill(leader, 1, first=3)
+        started = trio.current_time()
+        assert bodies(await take(consumer, 1)) == [b"3"]
+        assert trio.current_time() - started < 1
+
+
+async def test_whoever_waits_for_the_share_hears_that_the_block_is_left(
+    world: World, runtime: ClientRuntime
+) -> None:
+    async def wait() -> None:
+        with pytest.raises(ClientClosed):
+            await consumer.wait_assigned()
+
+    consumer = Consumer(NAME_SERVER, group="c", topics="t", runtime=runtime)
+    await wait()
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery, consumer:
+            nursery.start_soon(wait)
+            await trio.sleep(1)
+    await wait()
+
+
 async def test_the_broker_that_an_answer_suggests_is_asked_next(world: World, runtime: ClientRuntime) -> None:
     leader, follower = one_group(world, members=2)
     fill(leader, 64)

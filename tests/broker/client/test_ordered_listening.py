@@ -276,6 +276,9 @@ async def test_a_member_that_ends_leaves_everything_to_the_next(world: World, ru
 async def test_misuse_is_refused(world: World, runtime: ClientRuntime) -> None:
     cluster(world, 1)
     handle = Work().handler("a")
+    for renew_s, good_s in ((0, 30), (30, 30)):
+        with pytest.raises(UsageError, match="good for longer"):
+            LockTimes(renew_s, good_s)
     with pytest.raises(UsageError, match="nothing to lock"):
         Consumer(NAME_SERVER, group="c", topics="t", orderly=True, broadcast=True, runtime=runtime)
     async with Consumer(NAME_SERVER, group="c", topics="t", runtime=runtime) as consumer:

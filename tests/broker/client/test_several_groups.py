@@ -133,3 +133,17 @@ async def test_a_broadcast_consumer_without_a_file_goes_on_where_it_was(
         first.append("t", 0, b"3")
         with trio.fail_after(120):
             assert [(await anext(consumer)).body for _ in range(3)] == [b"1", b"2", b"3"]
+
+
+async def test_a_group_that_is_away_delays_many_topics_once(world: World, runtime: ClientRuntime) -> None:
+    """It is asked first who the members are, and answers this client nothing."""
+    first, second = two_groups(world, members=1)
+    topics = ["t", *(f"t{number}" for number in range(10))]
+    for topic in topics:
+        for broker in (*first, *second):
+            broker.create_topic(topic)
+    first[0].up = False
+    async with Consumer(NAME_SERVER, group="c", topics=topics, runtime=runtime) as consumer:
+        started = trio.current_time()
+        await consumer.wait_assigned()
+        assert trio.current_time() - started < 2 * 3.0
