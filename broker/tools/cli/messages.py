@@ -95,7 +95,8 @@ async def produce(
     """Send messages, and wait until each is stored.
 
     With --json each stored message is one line: its id, topic, broker, queue and offset. The exit code is 1 if a
-    message was not stored or its outcome is unknown; nothing more is sent then.
+    message was not stored or its outcome is unknown; nothing more is sent then, and the number of those that are stored
+    is told all the same.
     """
     import trio
 
@@ -119,26 +120,31 @@ async def produce(
         if json:
             print(json_text.dumps(_result_fields(result)), flush=in_flight == 1)
 
-    async with Producer(
-        servers.addresses(), group=PRODUCER_GROUP, send_timeout_s=timeout_s, **servers.identity()
-    ) as producer:
-        bodies = _bodies(messages, file)
-        # The next body is read only when a send may begin: input of any length is never held in memory.
-        room = trio.Semaphore(in_flight)
+    is_whole = False
+    try:
+        async with Producer(
+            servers.addresses(), group=PRODUCER_GROUP, send_timeout_s=timeout_s, **servers.identity()
+        ) as producer:
+            bodies = _bodies(messages, file)
+            # The next body is read only when a send may begin: input of any length is never held in memory.
+            room = trio.Semaphore(in_flight)
 
-        async def send(message: Message) -> None:
-            try:
-                report(await producer.send(message, queue=order_by))
-            finally:
-                room.release()
+            async def send(message: Message) -> None:
+                try:
+                    report(await producer.send(message, queue=order_by))
+                finally:
+                    room.release()
 
-        async with trio.open_nursery() as nursery:
-            async for body in bodies:
-                message = Message(topic, body, tags=tag, keys=key or (), **when)
-                await room.acquire()
-                nursery.start_soon(send, message)
-    if not json:
-        print(f"{stored:,} message{'s' if stored != 1 else ''} stored in {topic}")
+            async with trio.open_nursery() as nursery:
+                async for body in bodies:
+                    message = Message(topic, body, tags=tag, keys=key or (), **when)
+                    await room.acquire()
+                    nursery.start_soon(send, message)
+        is_whole = True
+    finally:
+        # Behind a failure, too: whoever sends the rest has to know where it begins.
+        if not json and (stored or is_whole):
+            print(f"{stored:,} message{'s' if stored != 1 else ''} stored in {topic}")
     return 0
 
 
