@@ -36,8 +36,8 @@ class ExaminedNode:
     broker: str
     address: str
     status: NodeStatus | None
-    ahead_ms: float | None
-    round_trip_ms: float
+    ahead_ms: float | None = None
+    round_trip_ms: float = 0.0
     failure: str | None = None
 
 
@@ -98,7 +98,7 @@ async def _name_server(admin: AdminClient, address: str) -> ExaminedNameServer:
     try:
         info = await body_at(admin, address, RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo.decode)
     except (ConnectionFailed, BrokerError) as error:
-        return ExaminedNameServer(address=address, brokers=None, failure=str(error))
+        return ExaminedNameServer(address=address, brokers=None, failure=_reason(error, address))
     return ExaminedNameServer(
         address=address,
         brokers={
@@ -117,10 +117,13 @@ async def _node(admin: AdminClient, broker: str, address: str) -> ExaminedNode:
         status = await body_at(admin, address, RequestCode.TRIVET_NODE_STATUS, decode_node_status)
         round_trip_ms = (runtime.now_ns() - begun_ns) / 1e6
     except (ConnectionFailed, BrokerError) as error:
-        return ExaminedNode(
-            broker=broker, address=address, status=None, ahead_ms=None, round_trip_ms=0.0, failure=str(error)
-        )
+        return ExaminedNode(broker=broker, address=address, status=None, failure=_reason(error, address))
     ahead_ms = None if status.wall_ms is None else status.wall_ms - (begun_ms + round_trip_ms / 2)
     return ExaminedNode(
         broker=broker, address=address, status=status, ahead_ms=ahead_ms, round_trip_ms=round_trip_ms
     )
+
+
+def _reason(error: ClientError, address: str) -> str:
+    """Return what an error says but for the address, which whoever tells of it has named."""
+    return str(error).removeprefix(f"{address}: ")

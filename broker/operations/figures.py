@@ -5,6 +5,7 @@ each broker group, however many topics there are: ends and consumer offsets come
 consumes.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -85,8 +86,7 @@ async def sample(groups: Groups) -> Sample:
     admin = groups.admin
     nodes = await each(admin, await admin.status(), lambda status: _node(admin, status))
     ends: dict[tuple[str, str, int], int] = {}
-    passed: dict[tuple[str, str], int] = {}
-    lag: dict[str, int] = {}
+    passed, lag = Counter[tuple[str, str]](), Counter[str]()
     consumed = await groups.ask(lambda name: broker_consume_stats(groups, name))
     for broker, found in consumed.items():
         for group, progress in found.groups.items():
@@ -96,13 +96,12 @@ async def sample(groups: Groups) -> Sample:
                 for queue, at in stats.offsets.items():
                     # Each consumer group tells the end of its queues, and several have the same: it counts once.
                     ends[queue.topic, queue.broker_name, queue.queue_id] = at.broker_offset
-                    passed[group, broker] = passed.get((group, broker), 0) + at.consumer_offset
+                    passed[group, broker] += at.consumer_offset
                     # Clients may commit offsets beyond a queue's end.
-                    behind = max(0, at.broker_offset - at.consumer_offset)
-                    lag[group] = lag.get(group, 0) + behind
-    stored: dict[tuple[str, str], int] = {}
+                    lag[group] += max(0, at.broker_offset - at.consumer_offset)
+    stored = Counter[tuple[str, str]]()
     for (topic, broker, _), end in ends.items():
-        stored[topic, broker] = stored.get((topic, broker), 0) + end
+        stored[topic, broker] += end
     return Sample(
         at_ns=admin.core.runtime.now_ns(),
         nodes=tuple(nodes),
@@ -118,11 +117,11 @@ def between(before: Sample, after: Sample) -> Figures:
     seconds = max((after.at_ns - before.at_ns) / 1e9, 1e-3)
 
     def rates(earlier: Mapping[tuple[str, str], int], now: Mapping[tuple[str, str], int]) -> dict[str, float]:
-        found: dict[str, float] = {}
+        found = defaultdict[str, float](float)
         for (name, broker), count in now.items():
             # Offsets may go back by a reset, and counts with a topic that was made again: neither is a rate below 0.
             grown = max(0, count - earlier.get((name, broker), count))
-            found[name] = found.get(name, 0.0) + grown / seconds
+            found[name] += grown / seconds
         return found
 
     topics = [

@@ -199,3 +199,10 @@ async def test_a_dead_node_and_members_that_disagree(
     a.kill()
     diagnosis = await diagnose(admin)
     assert ("replicas", "a") in found(diagnosis, "fault"), "one of three cannot elect"
+
+
+async def test_an_address_is_named_once(leaders: list[Broker], runtime: ClientRuntime) -> None:
+    async with AdminClient("nowhere:9876", runtime=runtime) as admin:
+        (finding,) = (await diagnose(admin)).findings
+    assert finding.about == "nowhere:9876"
+    assert finding.what.startswith("does not answer: cannot connect")
