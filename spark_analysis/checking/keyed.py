@@ -27,6 +27,7 @@ from spark_analysis.importing.formats import parse
 from spark_analysis.importing.frozen import as_json, freeze
 from spark_analysis.importing.lines import (
     CUT_LINE,
+    KEEP_WHAT_IS_NO_UTF8,
     LINE,
     OVERLAPPING,
     OVERLAPPING_LINE,
@@ -143,7 +144,7 @@ def _kind_of_damage(row: Mapping[str, Any]) -> str:
 
 def _read_file(path: str, format: str, model: Model) -> Iterator[Row]:
     """Rows of ``_CALLS`` from the lines of one file."""
-    with Path(path).open(encoding="utf-8", errors="replace") as text:
+    with Path(path).open(encoding="utf-8", errors=KEEP_WHAT_IS_NO_UTF8) as text:
         for one in calls(format, parse(format, text)):
             if isinstance(one, KeyedCall):
                 problem = complaint_of(model, one.call)

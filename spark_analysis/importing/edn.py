@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 from spark_analysis.importing.frozen import freeze, order
+from spark_analysis.importing.lines import NO_UTF8, is_utf8
 
 
 class EdnError(ValueError):
@@ -108,6 +109,8 @@ def _tokens(text: str) -> Iterator[re.Match[str]]:
         place = match.end()
         is_tag = (match["atom"] or "").startswith("#") and not match["atom"].startswith("##")
         if match.lastgroup is not None and not is_tag:
+            if not is_utf8(match[0]):
+                raise EdnError(f"character {match.start()}: {NO_UTF8}")
             yield match
 
 

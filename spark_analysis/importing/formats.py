@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from broker.trace.events import brief
 from spark_analysis.importing.edn import EdnCutError, EdnError, is_vector, read_all, read_vector
-from spark_analysis.importing.lines import CUT, KINDS, LARGEST, UNREADABLE, BadLine, Line
+from spark_analysis.importing.lines import CUT, KINDS, LARGEST, NO_UTF8, UNREADABLE, BadLine, Line, is_utf8
 
 # What a format means if the user does not say: its model, and what a read of nil states.
 DEFAULT_MODELS: Final = {
@@ -48,6 +48,9 @@ def _jepsen_etcd(text: Iterable[str]) -> Iterator[Line | BadLine]:
         # Of a number without the end of its line nobody knows whether digits are missing.
         if not has_end and is_log and (match is None or match[4][-1:].isdigit()):
             yield BadLine(number, CUT, UNREADABLE, is_cut=True)
+            continue
+        if "jepsen.util" in line and not is_utf8(line):
+            yield BadLine(number, NO_UTF8, UNREADABLE)
             continue
         if match is None:
             if "jepsen.util" in line and ":nemesis" not in line and line.strip():
@@ -190,6 +193,8 @@ def _jsonl(text: Iterable[str]) -> Iterator[Line | BadLine]:
         if not line.strip():
             continue
         try:
+            if not is_utf8(line):
+                raise ValueError(NO_UTF8)
             form = _DECODER.decode(line)
             if "\\u" in line:  # half a surrogate pair is no text
                 json.dumps(form, ensure_ascii=False).encode()

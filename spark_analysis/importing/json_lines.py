@@ -22,6 +22,7 @@ from spark_analysis.importing.json_rows import log_rows
 from spark_analysis.importing.lines import (
     CUT,
     CUT_LINE,
+    KEEP_WHAT_IS_NO_UTF8,
     LINE,
     LOST_BETWEEN,
     OVERLAPPING,
@@ -113,7 +114,7 @@ def _read_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def period_of(path: str) -> Period:
     """The times that can be true, judged by the beginning of the file."""
-    with Path(path).open(encoding="utf-8", errors="replace") as text:
+    with Path(path).open(encoding="utf-8", errors=KEEP_WHAT_IS_NO_UTF8) as text:
         lines = parse("jsonl", islice(text, SAMPLE))
         return period_around(middle(line.time_ns for line in lines if isinstance(line, Line)))
 
@@ -142,7 +143,7 @@ def read_part(path: str, part: int, start: int, stop: int, period: Period) -> It
                     return
                 place += len(line)
                 count += 1
-                yield line.decode(errors="replace")
+                yield line.decode(errors=KEEP_WHAT_IS_NO_UTF8)
 
     first_invocations: dict[str, Line] = {}
     lost = 0

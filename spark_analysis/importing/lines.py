@@ -8,10 +8,22 @@ from broker.trace.events import MAX_INTEGER
 
 UNREADABLE: Final = 2
 """``records`` of a line that is not even in the format."""
+KEEP_WHAT_IS_NO_UTF8: Final = "surrogateescape"
+"""How files are decoded. With a sign in place of what is no UTF-8, two values that differ there would be one."""
+NO_UTF8: Final = "not UTF-8"
 CUT: Final = "the file was cut inside of this line: everything before it was read"
 KINDS: Final = ("invoke", "ok", "fail", "info")
 LARGEST: Final = MAX_INTEGER
 """The largest time, in nanoseconds, and the largest offset: 64 bits are left for sums."""
+
+
+def is_utf8(text: str) -> bool:
+    """True if text that was decoded by :data:`KEEP_WHAT_IS_NO_UTF8` was UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 LINE: Final = "line"

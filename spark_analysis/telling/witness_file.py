@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_analysis.checking.keyed import decide_within
+from spark_analysis.checking.keyed import complaint_of, decide_within
 from spark_analysis.checking.models import MODELS
 from spark_analysis.checking.search import Budget
 from spark_analysis.checking.verdict import LINEARIZABLE
@@ -16,6 +16,7 @@ from spark_analysis.checking.witness import in_time, witness_of
 from spark_analysis.importing.calls import KeyedCall, calls
 from spark_analysis.importing.formats import parse
 from spark_analysis.importing.frozen import as_json
+from spark_analysis.importing.lines import KEEP_WHAT_IS_NO_UTF8
 
 
 def write_log_witness(file: Path, rows: Sequence[Mapping[str, Any]], *, sparse: bool) -> bool:
@@ -47,9 +48,9 @@ def write_keyed_witness(file: Path, path: Path, format: str, model_name: str, bu
     False if none was found within the budget."""
     model, within = MODELS[model_name], budget or Budget()
     keys: dict[str, list[KeyedCall]] = defaultdict(list)
-    with path.open(encoding="utf-8", errors="replace") as text:
+    with path.open(encoding="utf-8", errors=KEEP_WHAT_IS_NO_UTF8) as text:
         for one in calls(format, parse(format, text)):
-            if isinstance(one, KeyedCall):
+            if isinstance(one, KeyedCall) and complaint_of(model, one.call) is None:
                 keys[one.key if model.by_key else ""].append(one)
     orders = []
     for listed in keys.values():

@@ -30,6 +30,7 @@ from spark_analysis.importing.edn import EdnError, read_all
 from spark_analysis.importing.formats import parse
 from spark_analysis.importing.lines import OVERLAPPING_LINE, STRAY_LINE, BadLine, Line
 from spark_analysis.importing.schema import OPERATION_NAMES, OPERATIONS
+from spark_analysis.light import judge_keyed
 from tests.examples import examples
 from tests.spark_analysis.notation import log_operations
 
@@ -504,6 +505,48 @@ def test_what_is_no_read_and_no_write_is_a_bad_line_of_a_multi_register(argument
     assert complaint_of(model, Call(0, "txn", argument, result, 1, 2))
     good = Call(0, "txn", (("r", "x", None), ("w", "x", 1)), (("r", "x", 5), ("w", "x", 1)), 1, 2)
     assert complaint_of(model, good) is None
+
+
+WRITTEN_AND_READ = {
+    "jsonl": """\
+{"time": 1, "process": 0, "type": "invoke", "f": "write", "value": "v?"}
+{"time": 2, "process": 0, "type": "ok", "f": "write", "value": "v?"}
+{"time": 3, "process": 0, "type": "invoke", "f": "read", "value": null}
+{"time": 4, "process": 0, "type": "ok", "f": "read", "value": "v?"}
+""",
+    "knossos": """\
+{:process 0, :type :invoke, :f :write, :value "v?"}
+{:process 0, :type :ok, :f :write, :value "v?"}
+{:process 0, :type :invoke, :f :read, :value nil}
+{:process 0, :type :ok, :f :read, :value "v?"}
+""",
+    "jepsen-etcd": """\
+INFO  jepsen.util - 0\t:invoke\t:write\tv?
+INFO  jepsen.util - 0\t:ok\t:write\tv?
+INFO  jepsen.util - 0\t:invoke\t:read\tnil
+INFO  jepsen.util - 0\t:ok\t:read\tv?
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("format", "lines"),
+    [*WRITTEN_AND_READ.items(), ("knossos", f"[{WRITTEN_AND_READ['knossos'].rstrip()}]\n")],
+)
+def test_what_is_no_utf8_is_a_bad_line(format: str, lines: str, tmp_path: Path) -> None:
+    """Bytes that are no text have no value: with a sign in their place different values would be one."""
+    path = tmp_path / "history"
+    path.write_bytes(lines.encode().replace(b"?", b"\xc3\xa9"))
+    found = judge_keyed(path, format, "register", None)
+    assert (found.verdict, found.damage) == (LINEARIZABLE, ())
+    bent = lines.encode()
+    for value in (b"\xfe", b"\xfe", b"\xff"):
+        bent = bent.replace(b"?", value, 1)
+    path.write_bytes(bent)
+    found = judge_keyed(path, format, "register", None)
+    assert found.verdict == UNDECIDED
+    assert "not UTF-8" in found.damage[0]
+    assert "line 1:" in found.damage[0]
 
 
 @pytest.mark.parametrize("kind", ["[{}]", "#{{{}}}", "{{1 {}}}"])

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from spark_analysis.checking.check import check
 from spark_analysis.checking.verdict import (
     LINEARIZABLE,
+    UNDECIDED,
 )
 from spark_analysis.importing.arrow import arrow_table
 from spark_analysis.importing.formats import parse
@@ -29,6 +30,7 @@ from spark_analysis.importing.json_lines import (
 from spark_analysis.importing.lines import BadLine
 from spark_analysis.importing.moments import Period
 from spark_analysis.importing.schema import OPERATION_NAMES
+from spark_analysis.light import judge_log
 from tests.examples import examples
 from tests.spark_analysis.notation import log_operations
 
@@ -65,6 +67,26 @@ def judged_whole(lines: list[str]) -> tuple[list[str], list[tuple[int, str]]]:
     whole = list(log_operations(parse("jsonl", lines)))
     kept = [repr(row[1:]) for row in whole if not isinstance(row, BadLine)]
     return sorted(kept), sorted((row.number, row.reason) for row in whole if isinstance(row, BadLine))
+
+
+def test_a_line_that_is_not_utf8_is_a_bad_one(tmp_path: Path) -> None:
+    """Two values that differ there alone are not one."""
+    path = tmp_path / "history.jsonl"
+    lines = (
+        b'{"time": 1, "process": 0, "type": "invoke", "f": "append", "key": "t/0", "value": "a\xff"}',
+        b'{"time": 2, "process": 0, "type": "ok", "f": "append", "key": "t/0", "value": 0}',
+        b'{"time": 3, "process": 1, "type": "invoke", "f": "read", "key": "t/0", "value": 0}',
+        b'{"time": 4, "process": 1, "type": "ok", "f": "read", "key": "t/0", "value": [[0, "a\xfe"]]}',
+    )
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    judged = judge_log(path, "jsonl")
+    assert judged is not None
+    assert judged[0].verdict == UNDECIDED
+    assert [one.partition(": ")[2] for one in judged[0].damage] == [
+        "line 1: not JSON: not UTF-8",
+        "line 2: process 0 completes append, which it has not invoked",
+        "line 4: not JSON: not UTF-8",
+    ]
 
 
 @settings(max_examples=examples(40), deadline=None)
