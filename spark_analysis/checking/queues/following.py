@@ -68,6 +68,10 @@ class FollowedLog:
         is_late = False
         if is_given_up:
             self._given_up[one.op] = key
+        elif one.op in self._given_up and one.outcome == "info":
+            # Its client has given it up, too: that is what it was taken for.
+            del self._given_up[one.op]
+            return
         # Its attempts were counted when it was given up; with the response they are what it says.
         elif one.op in self._given_up:
             where = self._queues[self._given_up.pop(one.op)]

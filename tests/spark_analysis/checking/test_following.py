@@ -213,6 +213,19 @@ def test_a_completion_that_comes_after_all_takes_no_false_alarm_with_it() -> Non
         assert [one.kind for _, one in log.settle(230)] == ["stale-tail"]
 
 
+def test_that_nobody_will_answer_is_no_news_of_what_was_given_up() -> None:
+    """A client gives up later than the one who follows: what is settled stays so, and what is wrong is told at once."""
+    given_up = Operation(0, "append", "info", 0, None, values=("a",))
+    with closing(FollowedLog()) as log:
+        log.take("t/0", given_up, is_given_up=True)
+        log.take("t/0", Operation(1, "read", "ok", 5, 8, 0, 0, ("a",), next_offset=1))
+        assert log.settle(100) == []
+        log.take("t/0", given_up)
+        assert log.late == 0
+        log.take("t/0", Operation(2, "read", "ok", 110, 111, 1, 1, ("a",), next_offset=2))
+        assert [one.kind for _, one in log.settle(120)] == ["duplicate-value"]
+
+
 def test_an_answer_that_comes_after_all_explains_what_was_seen() -> None:
     with closing(FollowedLog()) as log:
         log.take("t/0", Operation(0, "append", "info", 0, None, values=("a",)), is_given_up=True)
