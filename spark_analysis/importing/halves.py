@@ -71,11 +71,21 @@ class Halves:
             return f"operation {number} is invoked again; what was open under this number was never answered"
         if ended["complete_ns"] is not None and ended["complete_ns"] < begun["invoke_ns"]:
             return f"operation {number} completes before its invocation"
+        if ended["outcome"] == "ok" and not _answers(begun["function"], ended):
+            return f"operation {number} completes with what is no answer to {begun['function']}"
         if ended["outcome"] == "ok" and (ended["key"] or begun["key"]).endswith("/"):
             return f"operation {number} completes without saying in which queue of {begun['key']}"
         if self._damaged_at.get(begun["file"], -1) > begun["position"]:
             return f"operation {number} completes, or another one with its number that could not be read"
         return None
+
+
+def _answers(function: str, ended: Row) -> bool:
+    """True if a completion states what this function's states: only a read is told where to go on."""
+    is_read, has_number = ended["next_offset"] is not None, ended["offset"] is not None
+    if is_read or function == "read":
+        return is_read and function == "read"
+    return function == "fetch_offset" or has_number == (function != "commit_offset")
 
 
 def _identity(begun: Row) -> int:

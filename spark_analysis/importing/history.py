@@ -261,6 +261,15 @@ def _paired(halves: DataFrame, damage: DataFrame) -> DataFrame:
             ),
         )
         .when(
+            # As `halves._answers` has it.
+            sf.expr(
+                "ended.outcome = 'ok' AND (isnotnull(ended.next_offset) <> (begun.function = 'read') OR "
+                "begun.function NOT IN ('read', 'fetch_offset') AND "
+                "isnotnull(ended.offset) <> (begun.function <> 'commit_offset'))"
+            ),
+            sf.format_string("operation %d completes with what is no answer to %s", number, "begun.function"),
+        )
+        .when(
             sf.expr("ended.outcome = 'ok' AND endswith(coalesce(ended.key, begun.key), '/')"),
             sf.format_string(
                 "%s completes without saying in which queue of %s", "begun.function", "begun.key"

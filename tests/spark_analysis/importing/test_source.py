@@ -15,6 +15,7 @@ from broker.trace.format import FAIL, FAULT, INFO, INVOKE, OK, ROLE
 from spark_analysis.checking.queues.log_model import LONGEST_NS
 from spark_analysis.importing import schema
 from spark_analysis.importing.arrow import arrow_table
+from spark_analysis.importing.halves import Halves, _answers
 from spark_analysis.importing.history import doubtful_completions, join_halves
 from spark_analysis.importing.moments import Period
 from spark_analysis.importing.trace_reader import TraceReader, trace_files
@@ -114,37 +115,83 @@ def test_a_cut_and_a_bad_record_are_located(tmp_path: Path) -> None:
     assert whole_and_halves(rows) == (0, {0}, set())
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-def test_halves_are_joined(spark: SparkSession, tmp_path: Path) -> None:
-    """Every other operation completes before it began: that is no completion, wherever it is met."""
-    path = tmp_path / "long.trace"
-    count = 60
+HALVES = 60
+
+
+def in_halves(path: Path) -> list[tuple[object, ...]]:
+    """Rows of appends, all in halves. Of three of them one completes before it began, and one with a read's answer."""
     with path.open("wb") as stream:
         writer = TraceWriter(stream.write, HEADER, buffered_events=1, sync_bytes=1)
-        begun = [writer.invoke_append(100 + number, "p", "t/0", [f"a{number}"]) for number in range(count)]
+        begun = [writer.invoke_append(100 + number, "p", "t/0", [f"a{number}"]) for number in range(HALVES)]
         for number, operation in enumerate(begun):
-            writer.ok_append(50 if number % 2 else 500 + number, operation, number)
+            if number % 3 == 2:
+                writer.ok_read(500 + number, operation, 7, [6], ["b"])
+            else:
+                writer.ok_append(50 if number % 3 else 500 + number, operation, number)
         writer.flush()
     rows = [row for part in rows_of(path, 700) for row in part]
     assert whole_and_halves(rows)[0] == 0
+    return rows
+
+
+def expected_of_halves(number: int) -> tuple[str, int | None, int | None]:
+    """(outcome, complete_ns, first_offset) of the operation."""
+    return ("info", None, None) if number % 3 else ("ok", 500 + number, number)
+
+
+def doubt_of(number: int) -> str:
+    return (
+        f"append completes at time 50, before its invocation at {100 + number}"
+        if number % 3 == 1
+        else f"operation {number} completes with what is no answer to append"
+    )
+
+
+def test_halves_that_come_in_order_are_joined(tmp_path: Path) -> None:
+    halves = Halves()
+    told = [one for row in in_halves(tmp_path / "long.trace") for one in halves.take(named(row))]
+    joined = [one for one in told if one["record"] == "operation"]
+    assert [(one["outcome"], one["complete_ns"], one["first_offset"]) for one in joined] == [
+        expected_of_halves(number) for number in range(HALVES)
+    ]
+    assert len(told) - len(joined) == 2 * HALVES // 3
+
+
+@pytest.mark.parametrize(
+    ("begun", "answers"),
+    [
+        ("append", ["number"]),
+        ("tail", ["number"]),
+        ("head", ["number"]),
+        ("read", ["read"]),
+        ("commit_offset", ["nothing"]),
+        ("fetch_offset", ["number", "nothing"]),
+    ],
+)
+def test_a_completion_answers_its_function(begun: str, answers: list[str]) -> None:
+    told = {"number": (3, None), "nothing": (None, None), "read": (None, 4)}
+    for answer, (offset, next_offset) in told.items():
+        assert _answers(begun, {"offset": offset, "next_offset": next_offset}) == (answer in answers)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_halves_are_joined(spark: SparkSession, tmp_path: Path) -> None:
+    """What cannot be a completion is none, wherever it is met."""
+    path = tmp_path / "long.trace"
+    rows, count = in_halves(path), HALVES
     halves = spark.createDataFrame(rows, schema.RECORDS).where("record <> 'damage'")
     whole = no_damage(spark)
     joined = {row["values"][0]: row for row in join_halves(halves, whole).collect()}
     assert len(joined) == count
     for number in range(count):
-        row, is_early = joined[f"a{number}"], number % 2
-        assert (row["outcome"], row["complete_ns"], row["first_offset"]) == (
-            ("info", None, None) if is_early else ("ok", 500 + number, number)
-        )
+        row = joined[f"a{number}"]
+        assert (row["outcome"], row["complete_ns"], row["first_offset"]) == expected_of_halves(number)
     places = {row[_OP]: row[_POSITION] for row in rows if row[_RECORD] == "completion"}
     damage = {
         (row["file"], row["position"], row["reason"]) for row in doubtful_completions(halves, whole).collect()
     }
-    assert damage == {
-        (str(path), places[number], f"append completes at time 50, before its invocation at {100 + number}")
-        for number in range(1, count, 2)
-    }
+    assert damage == {(str(path), places[number], doubt_of(number)) for number in range(count) if number % 3}
 
 
 def no_damage(spark: SparkSession) -> DataFrame:
