@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_analysis.checking.keyed import complaint_of, decide_within
 from spark_analysis.checking.minimal import minimal_calls, minimal_rows
 from spark_analysis.checking.models import MODELS, Model
+from spark_analysis.checking.proofs import VALUED
 from spark_analysis.checking.queues.witness import Step
 from spark_analysis.checking.search import Budget, SearchResult
 from spark_analysis.checking.small import check_rows
@@ -150,9 +151,12 @@ def _history_of(frame: DataFrame) -> History:
         (sf.col(name) if name in frame.columns else sf.lit(None)).cast(kind).alias(name)
         for name, kind, _ in schema.OPERATION_COLUMNS
     ]
-    session = frame.sparkSession
+    session, operations = frame.sparkSession, frame.select(*columns)
+    for row in operations.where(_IS_NO_OPERATION).limit(1).collect():
+        check_operation(row["op"], row.asDict())
+        raise AssertionError(f"check_operation takes what _IS_NO_OPERATION does not: {row}")
     damage = session.createDataFrame([], "file STRING, position BIGINT, kind STRING, reason STRING")
-    return History("", frame.select(*columns), no_events(session), damage)
+    return History("", operations, no_events(session), damage)
 
 
 def _log_row(place: int, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,9 +167,9 @@ def _log_row(place: int, given: Mapping[str, Any]) -> dict[str, Any]:
     if unknown or missing:
         what = f"has no {', '.join(missing)}" if missing else f"has {', '.join(sorted(unknown))}, unknown"
         raise HistoryError(f"operation {place} {what} (docs/trace-schema.md)")
-    row: dict[str, Any] = (
-        dict.fromkeys(schema.OPERATION_NAMES) | {"op": place, "filtered": False} | dict(given)
-    )
+    row: dict[str, Any] = dict.fromkeys(schema.OPERATION_NAMES) | {"filtered": False} | dict(given)
+    if row["op"] is None:
+        row["op"] = place
     check_operation(place, row)
     return row | {"record": "operation"}
 
@@ -195,6 +199,75 @@ def check_operation(place: object, row: Mapping[str, Any]) -> None:
     if outcome not in _OUTCOMES or (outcome != "fail" and is_ended != (outcome == "ok")):
         raise HistoryError(f"operation {place}: outcome {outcome!r:.60}, complete_ns {complete_ns!r:.60}")
     _check_times(place, row["invoke_ns"], complete_ns)
+    problem = _problem_of_shape(row) or _problem_of_answer(row)
+    if problem is not None:
+        raise HistoryError(f"operation {place}: {problem} (docs/trace-schema.md)")
+
+
+def _problem_of_shape(row: Mapping[str, Any]) -> str | None:
+    """Say which column holds what it cannot; None if none does."""
+    if type(row["op"]) is not int:
+        return f"op {row['op']!r:.60} is no integer"
+    for name in ("offset", "first_offset", "next_offset", "end_offset"):
+        if row[name] is not None and not _is_offset(row[name]):
+            return f"{name} {row[name]!r:.60} is no offset"
+    values, offsets = row["values"], row["offsets"]
+    # A text would do for a list of texts, each a letter.
+    if values is not None and not (
+        isinstance(values, list | tuple) and all(one is None or type(one) is str for one in values)
+    ):
+        return f"values {values!r:.60} are no list of texts"
+    if offsets and not (
+        isinstance(offsets, list | tuple)
+        and all(map(_is_offset, offsets))
+        and len(offsets) == len(values or ())
+        and offsets[0] == row["first_offset"]
+    ):
+        return f"offsets {offsets!r:.60} are not those of its values"
+    return None
+
+
+def _problem_of_answer(row: Mapping[str, Any]) -> str | None:
+    """Say what an operation fails to state, where without it the operation would count for another one."""
+    function, is_ok = row["function"], row["outcome"] == "ok"
+    has_values = bool(row["values"])
+    if is_ok and function in VALUED and has_values != (row["first_offset"] is not None):
+        return "values and their first_offset go together"
+    if is_ok and function == "append" and not has_values:
+        return "an append of no values"
+    is_stated = is_ok and function in ("read", "tail", "head")
+    if row["offset"] is None and (is_stated or (function == "commit_offset" and row["outcome"] != "fail")):
+        return f"a {function} without offset"
+    if is_ok and function not in ASSIGNMENTS and row["key"].endswith("/"):
+        return f"{row['key']!r:.60} names no queue"
+    return None
+
+
+def _is_offset(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+# What `check_operation` refuses, for rows that are not in this process.
+_IS_NO_OPERATION: Final = f"""
+    op IS NULL OR function IS NULL OR function NOT IN ({_listed(schema.FUNCTIONS)})
+    OR outcome IS NULL OR outcome NOT IN ({_listed(_OUTCOMES)})
+    OR (key IS NULL AND function NOT IN ({_listed(ASSIGNMENTS)}))
+    OR invoke_ns IS NULL OR complete_ns < invoke_ns
+    OR (outcome <> 'fail' AND isnotnull(complete_ns) <> (outcome = 'ok'))
+    OR `offset` < 0 OR first_offset < 0 OR next_offset < 0 OR end_offset < 0
+    OR array_min(offsets) < 0 OR exists(offsets, one -> one IS NULL)
+    OR (size(offsets) > 0 AND (size(offsets) <> coalesce(size(`values`), 0) OR NOT get(offsets, 0) <=> first_offset))
+    OR (outcome = 'ok' AND function IN ({_listed(VALUED)})
+        AND (coalesce(size(`values`), 0) > 0) <> isnotnull(first_offset))
+    OR (outcome = 'ok' AND function = 'append' AND coalesce(size(`values`), 0) = 0)
+    OR (`offset` IS NULL AND (outcome = 'ok' AND function IN ('read', 'tail', 'head')
+        OR outcome <> 'fail' AND function = 'commit_offset'))
+    OR (outcome = 'ok' AND endswith(key, '/') AND function NOT IN ({_listed(ASSIGNMENTS)}))
+"""
 
 
 def _check_times(place: object, invoke_ns: Any, complete_ns: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,10 @@ import pytest
 
 from broker.public.analysis import HistoryError, Operation, check
 from broker.trace import TraceHeader, TraceWriter
+from spark_analysis.api import _IS_NO_OPERATION, check_operation
 from spark_analysis.checking.models import MODELS
 from spark_analysis.checking.verdict import UNDECIDED
+from spark_analysis.importing import schema
 from tests.spark_analysis.checking.test_frontier import history as register_history
 from tests.spark_analysis.checking.test_unambiguous import assert_is_an_order, history
 
@@ -67,6 +70,8 @@ def test_keys_are_judged_apart_and_ordered_together() -> None:
     assert check([], "register").verdict.verdict == UNDECIDED
 
 
+ROW: dict[str, Any] = {"function": "append", "key": "a/0", "outcome": "ok", "invoke_ns": 1, "complete_ns": 2}
+ROW |= {"first_offset": 0, "values": ["u-1"]}
 TOO_DEEP: list[Any] = []
 for _ in range(200):
     TOO_DEEP = [TOO_DEEP]
@@ -101,6 +106,17 @@ def test_sets_are_values() -> None:
             "function 'write', unknown",
         ),
         ([{"function": "tail", "key": None, "outcome": "info", "invoke_ns": 1}], "log", "key None"),
+        ([ROW | {"values": "u-1"}], "log", "operation 0: values 'u-1' are no list of texts"),
+        ([ROW | {"first_offset": None}], "log", "values and their first_offset go together"),
+        ([ROW | {"values": [], "first_offset": None}], "log", "an append of no values"),
+        ([ROW | {"first_offset": -1}], "log", "first_offset -1 is no offset"),
+        ([ROW | {"first_offset": True}], "log", "first_offset True is no offset"),
+        ([ROW | {"offsets": [0, 1]}], "log", "offsets .* are not those of its values"),
+        ([ROW | {"offsets": [1]}], "log", "offsets .* are not those of its values"),
+        ([ROW | {"key": "a/"}], "log", "'a/' names no queue"),
+        ([ROW | {"op": "x"}], "log", "op 'x' is no integer"),
+        ([ROW | {"function": "tail", "first_offset": None, "values": None}], "log", "a tail without offset"),
+        ([ROW | {"function": "commit_offset", "values": None}], "log", "a commit_offset without offset"),
     ],
 )
 def test_what_cannot_be_judged_is_explained(history: list[Any], model: str, complaint: str) -> None:
@@ -133,6 +149,49 @@ def test_a_data_frame_is_judged_by_its_session(spark: SparkSession) -> None:
         check(frame.drop("op"))
     with pytest.raises(HistoryError, match="times are integers, and invoke_ns is of type timestamp"):
         check(frame.selectExpr("* EXCEPT (invoke_ns)", "timestamp_seconds(invoke_ns) AS invoke_ns"))
+
+
+def is_refused(row: dict[str, Any]) -> bool:
+    try:
+        check_operation(0, row)
+    except HistoryError:
+        return True
+    return False
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_data_frame_is_refused_for_what_mappings_are(spark: SparkSession) -> None:
+    rng = random.Random(1)
+    choices: dict[str, list[Any]] = {
+        "client": ["c"],
+        "function": [*schema.FUNCTIONS, "append", "append", "read", "read", "poll", "write", None],
+        "key": ["t/0"] * 8 + ["t/", None],
+        "outcome": ["ok"] * 8 + ["fail", "info", "OK", None],
+        "invoke_ns": [1] * 20 + [3, None],
+        "complete_ns": [2] * 9 + [None],
+        "offset": [0, 1, 2, None, -1],
+        "filtered": [True, False, None],
+        "first_offset": [0, 0, 0, 1, None, None, -1],
+        "offsets": [None] * 6 + [[0], [0, 2], [1, 0], [], [0, None], [-1]],
+        "values": [["a"], ["a"], ["a", "b"], [None], [], None],
+        "next_offset": [0, 1, None, -1],
+        "end_offset": [None] * 4 + [1, -1],
+    }
+    rows = [
+        dict.fromkeys(schema.OPERATION_NAMES)
+        | {name: rng.choice(listed) for name, listed in choices.items()}
+        | {"op": number if rng.random() < 0.95 else None, "reason": str(number)}
+        for number in range(4000)
+    ]
+    frame = spark.createDataFrame(
+        [tuple(row[name] for name in schema.OPERATION_NAMES) for row in rows], schema.OPERATIONS
+    )
+    refused = {row["reason"] for row in frame.where(_IS_NO_OPERATION).collect()}
+    assert refused == {row["reason"] for row in rows if is_refused(row)}
+    assert 300 < len(refused) < 3900
+    with pytest.raises(HistoryError, match="operation "):
+        check(frame)
 
 
 @pytest.mark.spark
