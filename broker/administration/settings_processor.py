@@ -42,15 +42,14 @@ class SettingsProcessor:
         """Tells all settings but secrets, as properties; who asks for ``origins``, as Trivet's tools do, gets with them
         which are no defaults, and which may change.
         """
-        fields = {}
+        told, fields = self._live.told(), {}
         if command.fields.get("origins") == "true":
-            origins = self._live.origins()
             fields = {
-                "changedSettings": ";".join(origins.changed),
-                "givenSettings": ";".join(origins.given),
-                "changeableSettings": ";".join(origins.changeable),
+                "changedSettings": ";".join(told.origins.changed),
+                "givenSettings": ";".join(told.origins.given),
+                "changeableSettings": ";".join(told.origins.changeable),
             }
-        self._reply(connection, command, self._live.as_properties().encode(), fields)
+        self._reply(connection, command, told.properties.encode(), fields)
 
     def _reply(
         self,

@@ -6,11 +6,12 @@ response goes back as it is. One that does not answer is reported as such after 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
 
-from broker.node.client_calls import ClientCalls, Done
+from broker.node.client_calls import ClientCalls
 from broker.node.client_registry import ClientRegistry
 from broker.node.ports import Requests, State
 from broker.reading.queries_processor import committed_record, topics_of
@@ -140,16 +141,13 @@ class ClientQuestionsProcessor:
         table: dict[str, object] = {}
         waiting = {client.client_id for client in clients}
 
-        def answered_by(client_id: str) -> Done:
-            def answered(answer: RemotingCommand | None) -> None:
-                waiting.discard(client_id)
-                queues = _queues_in(answer)
-                if queues is not None:
-                    table[client_id] = encode_object_keyed(queues)
-                if not waiting:
-                    reply_json(connection, command, {"consumerTable": table})
-
-            return answered
+        def answered(client_id: str, answer: RemotingCommand | None) -> None:
+            waiting.discard(client_id)
+            queues = _queues_in(answer)
+            if queues is not None:
+                table[client_id] = encode_object_keyed(queues)
+            if not waiting:
+                reply_json(connection, command, {"consumerTable": table})
 
         asked = GetConsumerStatusHeader(header.topic, header.group)
         for client in clients:
@@ -159,7 +157,7 @@ class ClientQuestionsProcessor:
                 asked,
                 b"",
                 command,
-                answered_by(client.client_id),
+                partial(answered, client.client_id),
             )
 
 

@@ -140,18 +140,13 @@ class HeartbeatsProcessor:
 
         # Its consumer groups may need settings and a retry topic, which only the leader creates.
         state = self._state
-        missing = missing_for_consumers(
-            state.metadata,
-            (consumer.group_name for consumer in data.consumer_data_set),
-            self._settings.current.broker.auto_create_groups,
-            self._time.group_ms,
-            [consumer.group_name for consumer in data.consumer_data_set if consumer.unit_mode],
-        )
+        consumers = data.consumer_data_set
+        missing = self._missing({consumer.group_name: consumer.unit_mode for consumer in consumers})
         if state.serving:
             self._notify(changed)
             new = [
                 consumer.group_name
-                for consumer in data.consumer_data_set
+                for consumer in consumers
                 if RETRY_PREFIX + consumer.group_name not in state.metadata.topics
             ]
 
@@ -174,6 +169,16 @@ class HeartbeatsProcessor:
             self._requests.forward_copy(connection, command)
         reply(connection, command, ResponseCode.SUCCESS)
         return None
+
+    def _missing(self, groups: dict[str, bool]) -> list[SingleCommand]:
+        """Returns what creates the settings and retry topics that consumer groups lack; True of one with unitMode."""
+        return missing_for_consumers(
+            self._state.metadata,
+            groups,
+            self._settings.current.broker.auto_create_groups,
+            self._time.group_ms,
+            [name for name, is_unit in groups.items() if is_unit],
+        )
 
     def _create(
         self,
@@ -380,16 +385,9 @@ class HeartbeatsProcessor:
         """Makes up for what was registered while nobody served: consumer groups are created now, members hear of each
         other."""
         groups = self._registry.consumer_groups()
-        missing = missing_for_consumers(
-            self._state.metadata,
-            groups,
-            self._settings.current.broker.auto_create_groups,
-            self._time.group_ms,
-            [
-                name
-                for name in groups
-                if (group := self._registry.consumer_group(name)) is not None and group.unit_mode
-            ],
+        known = {name: self._registry.consumer_group(name) for name in groups}
+        missing = self._missing(
+            {name: group is not None and group.unit_mode for name, group in known.items()}
         )
         if missing:
             try:

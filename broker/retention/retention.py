@@ -135,10 +135,9 @@ class Retention:
         usage = self._machine.disk.usage()
         used = 1 - usage.free_bytes / max(usage.total_bytes, 1)
         self._disk_space.refuses_sends = used > full_ratio
-        if used > full_ratio:
-            self._make_way()
         before = self._watermark
         if used > full_ratio:
+            self._make_way()
             self._watermark = _FULL
         elif used > policy.force_ratio:
             self._watermark = _NEARLY_FULL

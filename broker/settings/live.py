@@ -101,8 +101,9 @@ class Origins(NamedTuple):
     changeable: tuple[str, ...]
 
 
-class _Told(NamedTuple):
-    """The settings as they are told."""
+class Told(NamedTuple):
+    """The settings as they are told: all but secrets as Java properties, RocketMQ's names first, and the origins of
+    those that are no defaults, by the same names."""
 
     settings: Settings
     properties: str
@@ -121,7 +122,7 @@ class LiveSettings:
         self.current = self._from_file = settings
         """`current` is always what `_changes` make of those of the file (`_changed`): so what holds now holds after a
         restart, and whoever changes something else changes nothing besides."""
-        self._told: _Told | None = None
+        self._told: Told | None = None
         data = read_state(disk, CHANGES_PATH)
         kept = msgspec.json.decode(data, type=dict[str, str]) if data else {}
         try:
@@ -168,18 +169,10 @@ class LiveSettings:
         for listener in self._listeners:
             listener(changed)
 
-    def as_properties(self) -> str:
-        """All settings but secrets as Java properties, RocketMQ's names first."""
-        return self._tell().properties
-
-    def origins(self) -> Origins:
-        """The origins of the settings that are no defaults, by the names that `as_properties` gives them."""
-        return self._tell().origins
-
-    def _tell(self) -> _Told:
+    def told(self) -> Told:
         """Returns what is told of the settings that are in force. It takes milliseconds, and is made once for them."""
         if self._told is None or self._told.settings is not self.current:
-            self._told = _Told(self.current, self._as_properties(self.current), self._origins())
+            self._told = Told(self.current, self._as_properties(self.current), self._origins())
         return self._told
 
     def _as_properties(self, settings: Settings) -> str:

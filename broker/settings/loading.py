@@ -11,6 +11,7 @@ Both syntaxes become the same nested values with the place where each was found,
 import difflib
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,6 +89,7 @@ _Found = dict[str, _Given]
 """Values by ``table.field`` (bare ``field`` for the name server)."""
 
 _AnySettings = TypeVar("_AnySettings", bound=SettingsTable)
+_Kind = TypeVar("_Kind", Settings, NameServerSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +126,7 @@ def load(path: str | Path) -> Settings:
     tables: dict[str, Any] = {
         name: _settings(file, table, found, f"{name}.") for name, table in _TABLES.items()
     }
-    settings = Settings(**tables, warnings=tuple(warnings))
-    # What contradicts each other is known only now, and is told with the line of the setting that is to change.
-    try:
-        check_broker(settings)
-    except ImpossibleSettingError as impossible:
-        raise _located(file, impossible, found) from None
-    return settings
+    return _checked(file, Settings(**tables, warnings=tuple(warnings)), check_broker, found)
 
 
 def load_name_server(path: str | Path) -> NameServerSettings:
@@ -145,11 +141,7 @@ def load_name_server(path: str | Path) -> NameServerSettings:
     settings = msgspec.structs.replace(
         _settings(file, NameServerSettings, found, ""), warnings=tuple(warnings)
     )
-    try:
-        check_name_server(settings)
-    except ImpossibleSettingError as impossible:
-        raise _located(file, impossible, found) from None
-    return settings
+    return _checked(file, settings, check_name_server, found)
 
 
 def to_toml(settings: Settings | NameServerSettings) -> str:
@@ -220,12 +212,20 @@ def expected_value(kind: msgspec.inspect.Type) -> str:
     raise AssertionError(f"no words for {kind}")
 
 
-def _located(file: str, impossible: ImpossibleSettingError, found: _Found) -> SettingsError:
-    """Point at the setting in the file; name it alone if its default is the value that cannot hold."""
-    given = found.get(impossible.setting)
-    if given is None:
-        return SettingsError(file, impossible.reason, key=impossible.setting)
-    return SettingsError(file, impossible.reason, line=given.line, key=given.key, value=given.shown)
+def _checked(file: str, settings: _Kind, check: Callable[[_Kind], None], found: _Found) -> _Kind:
+    """Return settings that can hold together. Raises :class:`SettingsError`, which points at the one that is to change;
+    it is named alone if its default is the value that cannot hold.
+    """
+    try:
+        check(settings)
+    except ImpossibleSettingError as impossible:
+        given = found.get(impossible.setting)
+        if given is None:
+            raise SettingsError(file, impossible.reason, key=impossible.setting) from None
+        raise SettingsError(
+            file, impossible.reason, line=given.line, key=given.key, value=given.shown
+        ) from None
+    return settings
 
 
 def _shown(value: object) -> str:

@@ -111,10 +111,7 @@ class TraceWriter:
     ) -> int:
         operation = self._next_operation
         self._next_operation = operation + 1
-        buffer = self._buffer
-        buffer.append((INVOKE, time_ns, operation, process, function, key, argument, group))
-        if len(buffer) >= self._buffered_events:
-            self.flush()
+        self._add((INVOKE, time_ns, operation, process, function, key, argument, group))
         return operation
 
     def invoke_append(self, time_ns: int, process: str, key: str, values: Sequence[str]) -> int:
