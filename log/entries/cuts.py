@@ -42,8 +42,8 @@ def truncate(log: EntryLog, last_index: int) -> None:
     log._data.remove_from(file_end)
     tail = log.tail
     tail.move_to(new_end)
-    # An end marker may stand behind the old end, so its bytes are zeroed, too.
-    zero_end = min(old_end + MARKER_BYTES, file_end)
+    # No end marker stands behind the old end: one is written with the entry that begins the next file, and goes here.
+    zero_end = min(old_end, file_end)
     _zero(tail.buffer, new_end - start, zero_end - start)
     tail.mapped.write_back(new_end - start, zero_end - start)
     tail.mapped.flush(new_end - start, zero_end - start)

@@ -522,9 +522,10 @@ class EntryLog:
         self.index.reserve(self.last_index + 1, last_index)
         tail = self.tail
         if position >= tail.start + self.file_bytes:
-            # All that can fail comes first: a marker without an entry behind it must not stay.
+            # All that can fail comes first: a marker without an entry behind it must not stay. What is left of the file
+            # is made ready, too: a write buffer is written to its end, and a cut that comes back to it zeroes it.
             at = self.end_position - tail.start
-            tail.ensure(self.end_position + MARKER_BYTES)
+            tail.ensure(tail.start + self.file_bytes)
             tail.ensure_next(end)
             END_MARKER.pack_into(tail.buffer, at, END_MAGIC, self.file_bytes - at)
             tail.roll()

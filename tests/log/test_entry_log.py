@@ -28,7 +28,8 @@ from log.errors import (
 from log.formats.layout import HEADER_BYTES, MARKER_BYTES
 from log.options import StoreOptions
 from tests.examples import examples
-from tests.log.memory_disk import MemoryDisk
+from tests.log import memory_disk
+from tests.log.memory_disk import PAGE, MemoryDisk, MemoryMapped
 
 FILE = 512
 _LARGEST = FILE - MARKER_BYTES - HEADER_BYTES
@@ -94,6 +95,40 @@ def test_too_large_entries_are_refused_and_change_nothing() -> None:
     with pytest.raises(EntryTooLargeError):
         log.next_position(_LARGEST + 1)
     assert log.append(1, bytes(_LARGEST)) == 1
+
+
+class _Sparse(MemoryMapped):
+    """A file of a disk that is full: what is written to no place made ready has none."""
+
+    def write_back(self, begin: int, end: int) -> None:
+        pages = range(begin // PAGE, (min(end, self.size) + PAGE - 1) // PAGE)
+        if not self._file.allocated.issuperset(pages):
+            raise DiskFullError(self.path, "writing", "no space left on the device")
+        super().write_back(begin, end)
+
+
+@pytest.fixture
+def sparse_log(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> EntryLog:
+    monkeypatch.setattr(memory_disk, "MemoryMapped", _Sparse)
+    options = StoreOptions(
+        data_file_bytes=16 * PAGE, prepare_ahead_bytes=PAGE, prepare_step_bytes=PAGE, write_buffer=True
+    )
+    return open_log(disk, options)
+
+
+def test_the_rest_of_a_file_that_is_too_short_for_an_entry_has_its_place(sparse_log: EntryLog) -> None:
+    """A write buffer is written to the file's end, and a cut zeroes it: on a full disk the node ended."""
+    for _ in range(3):
+        sparse_log.append(1, bytes(26_000))
+        sparse_log.flushes.write_back()
+    assert sparse_log.file_starts() == [0, 16 * PAGE]
+    cuts.truncate(sparse_log, 0)
+
+
+def test_a_cut_stores_nothing_behind_the_log(sparse_log: EntryLog) -> None:
+    """Whose end is that of what was made ready for it."""
+    sparse_log.append(1, bytes(2 * PAGE - HEADER_BYTES))
+    cuts.truncate(sparse_log, -1)
 
 
 def test_records_are_found_by_offset() -> None:
