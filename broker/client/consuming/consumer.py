@@ -158,9 +158,7 @@ class Consumer(Replier):
             OrderLocks(self._calls.patient, group, lock_times or LockTimes()) if orderly else None
         )
         """The locks of an orderly consumer; None for any other."""
-        self._stored = StoredOffsets(
-            self._runtime, self._calls, broadcast=broadcast, local=offsets, locks=self.order_locks
-        )
+        self._stored = StoredOffsets(self._runtime, self._calls, broadcast, offsets, self.order_locks)
         self._assignment = Assignment(
             self.core,
             self._calls,
@@ -169,8 +167,8 @@ class Consumer(Replier):
             self._intake,
             self._stored,
             self._first_offsets,
-            strategy=None if broadcast else strategy,
-            locks=self.order_locks,
+            None if broadcast else strategy,
+            self.order_locks,
         )
 
     async def __aenter__(self) -> Self:
@@ -205,7 +203,7 @@ class Consumer(Replier):
         finally:
             self._stored.close()
         with self._runtime.move_on_after(CLOSE_TIMEOUT_S / 3, shield=True):
-            await self.core.unregister(consumer_group=self.group)
+            await self.core.unregister("consumerGroup", self.group)
 
     # Reading -------------------------------------------------------------------------------------------------------
 

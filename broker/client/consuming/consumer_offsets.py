@@ -7,6 +7,7 @@ offsets only of queues whose lock it holds, since another member may have the ot
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from broker.client.consuming.intake import QueueReader
 from broker.client.consuming.offset_file import LocalOffsets
@@ -17,29 +18,21 @@ from broker.client.message import MessageQueue
 from broker.client.transport.runtime import Event, Runtime
 
 
+@dataclass(eq=False)
 class StoredOffsets:
     """Finds and stores the offsets of one consumer.
 
-    With ``broadcast`` they are kept in ``local``, without ``local`` in memory. An orderly consumer has ``locks``.
+    With ``_broadcast`` they are kept in ``_local``, without that in memory. An orderly consumer has ``_locks``.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        calls: QueueCalls,
-        *,
-        broadcast: bool,
-        local: LocalOffsets | None,
-        locks: OrderLocks | None,
-    ) -> None:
-        self._runtime = runtime
-        self._calls = calls
-        self._broadcast = broadcast
-        self._local = local
-        self._locks = locks
-        self._kept: dict[MessageQueue, int] = {}
-        """The offsets of a broadcast consumer; ``local`` holds the same."""
-        self._storing: Event | None = None
+    _runtime: Runtime
+    _calls: QueueCalls
+    _broadcast: bool
+    _local: LocalOffsets | None
+    _locks: OrderLocks | None
+    _kept: dict[MessageQueue, int] = field(default_factory=dict)
+    """The offsets of a broadcast consumer; ``_local`` holds the same."""
+    _storing: Event | None = None
 
     async def open(self) -> None:
         """Read the offsets that are kept on this machine. Raises DamagedOffsets, OSError, UsageError."""
@@ -47,7 +40,7 @@ class StoredOffsets:
             self._kept = await self._local.load()
 
     def close(self) -> None:
-        """End the use of ``local``."""
+        """End the use of the store on this machine."""
         if self._local is not None:
             self._local.close()
 

@@ -98,7 +98,7 @@ class QueueReader:
     _scope: CancelScope = field(init=False)
     # Batches that wait to be handed out, with the messages and bytes in them.
     _batches: deque[Batch] = field(default_factory=deque)
-    _waiting_messages: int = 0
+    waiting_messages: int = 0
     _waiting_bytes: int = 0
     _room: Event | None = None
     _consumer_offset: int | None = None
@@ -122,11 +122,6 @@ class QueueReader:
             self._done = None
         return self._consumer_offset
 
-    @property
-    def waiting_messages(self) -> int:
-        """The number of messages that were fetched and not handed out."""
-        return self._waiting_messages
-
     def finished(self, message: MessageView) -> None:
         """The application is done with this message and all before it."""
         if not self.dropped:
@@ -141,9 +136,9 @@ class QueueReader:
     def take(self) -> Batch:
         """Take the oldest waiting batch out of the reader and return it."""
         batch = self._batches.popleft()
-        self._waiting_messages -= len(batch.messages)
+        self.waiting_messages -= len(batch.messages)
         self._waiting_bytes -= batch.size
-        assert min(self._waiting_messages, self._waiting_bytes) >= 0, "more was taken than waited"
+        assert min(self.waiting_messages, self._waiting_bytes) >= 0, "more was taken than waited"
         if self._room is not None and not self._is_full():
             self._room.set()
             self._room = None
@@ -152,7 +147,7 @@ class QueueReader:
     def put_back(self, batch: Batch) -> None:
         """Put the batch before all others, as the oldest one."""
         self._batches.appendleft(batch)
-        self._waiting_messages += len(batch.messages)
+        self.waiting_messages += len(batch.messages)
         self._waiting_bytes += batch.size
 
     def has_batch(self) -> bool:
@@ -181,14 +176,23 @@ class QueueReader:
         """Fetch until dropped or retired."""
         with self._scope:
             await self._start()
-            pauses = self._new_pauses()
+            pauses, limits = self._new_pauses(), self._intake.limits
             while True:
                 while self._is_full():
                     self._room = self._intake.runtime.event()
                     await self._room.wait()
                 asked_ns = self._intake.runtime.now_ns()
                 try:
-                    response = await self._pull()
+                    response = await self._intake.calls.pull(
+                        self.queue,
+                        self._next_offset,
+                        self._subscription,
+                        max_messages=limits.batch,
+                        max_bytes=limits.batch_bytes,
+                        suspend_s=limits.suspend_s,
+                        broker_id=self._broker_id,
+                        avoid=self._avoid,
+                    )
                     moved = await self._accept(response)
                 except (ConnectionFailed, BrokerError, NoRoute, NameServerUnavailable) as error:
                     await self._recover(error, pauses)
@@ -212,19 +216,6 @@ class QueueReader:
             else:
                 return
 
-    async def _pull(self) -> PullResponse:
-        limits = self._intake.limits
-        return await self._intake.calls.pull(
-            self.queue,
-            self._next_offset,
-            self._subscription,
-            max_messages=limits.batch,
-            max_bytes=limits.batch_bytes,
-            suspend_s=limits.suspend_s,
-            broker_id=self._broker_id,
-            avoid=self._avoid,
-        )
-
     async def _accept(self, response: PullResponse) -> bool:
         """Take what came; returns True if the queue has moved on.
 
@@ -243,8 +234,10 @@ class QueueReader:
             return False
         if response.code == ResponseCode.PULL_OFFSET_MOVED:
             # Forward is always right: what lies before the queue's first message is gone. Backward is right only if the
-            # leader confirms that the queue ends there. If not, this response is dropped and the leader asked next.
-            if response.next_offset < self._next_offset and not await self._ends_before(self._next_offset):
+            # leader confirms that the queue ends there: a member that lags behind must not send readers back. If it
+            # does not, this response is dropped and the leader asked next.
+            calls = self._intake.calls
+            if response.next_offset < self._next_offset <= await calls.max_offset(self.queue):
                 self._broker_id = MASTER_ID
                 return False
             logger.warning(
@@ -258,21 +251,17 @@ class QueueReader:
             if response.next_offset < self._next_offset:
                 # What waits is not the queue's content any more.
                 self._batches.clear()
-                self._waiting_messages = self._waiting_bytes = 0
+                self.waiting_messages = self._waiting_bytes = 0
         self._next_offset = response.next_offset
         if self._batches and not response.messages:
             # Nothing of it matched; who finishes the batch before it has finished these offsets, too.
             self._batches[-1].next_offset = response.next_offset
             return True
         self._batches.append(Batch(response.messages, response.next_offset, response.size))
-        self._waiting_messages += len(response.messages)
+        self.waiting_messages += len(response.messages)
         self._waiting_bytes += response.size
         self._intake.arrived(self)
         return True
-
-    async def _ends_before(self, offset: int) -> bool:
-        """Ask the leader if the queue ends before that offset: a member that lags behind must not send readers back."""
-        return await self._intake.calls.max_offset(self.queue) < offset
 
     def _new_pauses(self) -> Pauses:
         return Pauses(self._intake.runtime.random, _PAUSE_FIRST_S, _PAUSE_MAX_S)
@@ -294,7 +283,7 @@ class QueueReader:
 
     def _is_full(self) -> bool:
         limits = self._intake.limits
-        return self._waiting_messages >= limits.messages or self._waiting_bytes >= limits.size_bytes
+        return self.waiting_messages >= limits.messages or self._waiting_bytes >= limits.size_bytes
 
 
 class Intake:

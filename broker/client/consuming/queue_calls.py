@@ -256,7 +256,7 @@ class QueueCalls:
 
         A checker compares the content with the sends that clients have recorded. Brokers record none.
         """
-        return None if queue.topic.startswith(_FILLED_BY_BROKERS) else self._core.trace
+        return None if queue.topic.startswith(CONSUMER_GROUP_PREFIXES) else self._core.trace
 
     # Pulling -------------------------------------------------------------------------------------------------------
 
@@ -321,7 +321,6 @@ class QueueCalls:
         return response
 
 
-_FILLED_BY_BROKERS = CONSUMER_GROUP_PREFIXES
 _PULL_FLAGS = str(int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from broker.client.consuming.consumer_offsets import StoredOffsets
 from broker.client.consuming.first_offsets import FirstOffsets
@@ -39,46 +40,40 @@ REBALANCE_AFTER_FAILURES_S = 5.0
 that have just started know no routes until brokers register, and nobody tells the consumer of that."""
 
 
+@dataclass(eq=False)
 class Assignment:
-    """This member's queues; their readers are those of ``intake``.
+    """This member's queues; their readers are those of ``_intake``.
 
-    ``strategy`` is None for a member that reads all queues, ``locks`` for one that needs none to read. What befalls a
-    queue comes here: that its lock is lost, that members have come or gone, that an administrator has reset its offset.
+    What befalls a queue comes here: that its lock is lost, that members have come or gone, that an administrator has
+    reset its offset.
     """
 
-    def __init__(
-        self,
-        core: ClientCore,
-        calls: QueueCalls,
-        group: str,
-        subscriptions: Mapping[str, Subscription],
-        intake: Intake,
-        stored: StoredOffsets,
-        first_offsets: FirstOffsets,
-        *,
-        strategy: Strategy | None,
-        locks: OrderLocks | None,
-    ) -> None:
-        self._core = core
-        self._calls = calls
-        self._group = group
-        self._subscriptions = subscriptions
-        self._intake = intake
-        self._stored = stored
-        self._first_offsets = first_offsets
-        self._strategy = strategy
-        self._locks = locks
-        self._given_up: dict[QueueReader, None] = {}
-        """Readers of queues that this member reads no more, as long as their consumer offsets are being stored."""
-        self._complaints: dict[str, str] = {}
-        """For each topic that is not read, the kind of error that the log was last told."""
-        self._rebalance_wanted: Event = core.runtime.event()
-        self.is_known: Event = core.runtime.event()
-        """Set once this member has found its share of the queues for the first time."""
-        core.at_close.append(self.is_known.set)  # whoever waits for it hears that the client is closed
-        intake.on_reset = self.begin_anew
-        if locks is not None:
-            locks.on_lost = self.lost_lock
+    _core: ClientCore
+    _calls: QueueCalls
+    _group: str
+    _subscriptions: Mapping[str, Subscription]
+    _intake: Intake
+    _stored: StoredOffsets
+    _first_offsets: FirstOffsets
+    _strategy: Strategy | None
+    """None for a member that reads all queues."""
+    _locks: OrderLocks | None
+    """None for a member that needs no lock to read."""
+    _given_up: dict[QueueReader, None] = field(default_factory=dict)
+    """Readers of queues that this member reads no more, as long as their consumer offsets are being stored."""
+    _complaints: dict[str, str] = field(default_factory=dict)
+    """For each topic that is not read, the kind of error that the log was last told."""
+    _rebalance_wanted: Event = field(init=False)
+    is_known: Event = field(init=False)
+    """Set once this member has found its share of the queues for the first time, or the client is closed."""
+
+    def __post_init__(self) -> None:
+        core = self._core
+        self._rebalance_wanted, self.is_known = core.runtime.event(), core.runtime.event()
+        core.at_close.append(self.is_known.set)
+        self._intake.on_reset = self.begin_anew
+        if self._locks is not None:
+            self._locks.on_lost = self.lost_lock
         core.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_members_changed)
         core.on_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._on_reset_offsets)
 

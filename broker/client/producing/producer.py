@@ -99,7 +99,7 @@ class Producer(Replier):
 
     async def _take_leave(self) -> None:
         with self.core.runtime.move_on_after(CLOSE_TIMEOUT_S, shield=True):
-            await self.core.unregister(producer_group=self.group)
+            await self.core.unregister("producerGroup", self.group)
 
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(client_id=self.core.client_id, producer_data_set=[ProducerData(self.group)])
@@ -221,7 +221,6 @@ class Producer(Replier):
         runtime = self.core.runtime
         deadline_ns = runtime.now_ns() + int(timeout_s * 1e9)
         correlation_id, addressed = self._requests.addressed(message, timeout_s)
-        self._requests.expect(correlation_id)
         unknown: SendOutcomeUnknown | None = None
         try:
             try:

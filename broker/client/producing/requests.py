@@ -59,7 +59,8 @@ class Requests:
     def addressed(self, message: Message, timeout_s: float) -> tuple[str, Message]:
         """Return a new correlation id, and the message with the properties that say where its reply goes.
 
-        Raises UsageError for a message that has one of these properties already.
+        The reply is taken from now on, until `forget`. Raises UsageError for a message that has one of these properties
+        already.
         """
         for name in (CORRELATION_ID, REPLY_TO_CLIENT, TIME_TO_LIVE):
             if name in message.properties:
@@ -71,11 +72,8 @@ class Requests:
             REPLY_TO_CLIENT: self._core.client_id,
             TIME_TO_LIVE: str(int(timeout_s * 1000)),
         }
-        return correlation_id, msgspec.structs.replace(message, properties=properties)
-
-    def expect(self, correlation_id: str) -> None:
-        """Take a reply to this request from now on, until `forget`."""
         self._waiting[correlation_id] = _Waiting(self._core.runtime.event())
+        return correlation_id, msgspec.structs.replace(message, properties=properties)
 
     async def wait(self, correlation_id: str, timeout_s: float) -> MessageView:
         """Wait up to ``timeout_s`` for the reply and return it. Raises ReplyTimeout."""

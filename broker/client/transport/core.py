@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from broker.client.errors import BrokerBusy, BrokerError, ClientClosed, ConnectionFailed, UsageError
 from broker.client.transport.calls import PendingCall
@@ -188,18 +188,12 @@ class ClientCore:
         with contextlib.suppress(ConnectionFailed):
             await self.pool.get(address)
 
-    async def unregister(
-        self, *, producer_group: str | None = None, consumer_group: str | None = None
-    ) -> None:
-        """Tell every connected broker that this client leaves.
+    async def unregister(self, kind: Literal["producerGroup", "consumerGroup"], group: str) -> None:
+        """Tell every connected broker that this client leaves its group.
 
         Raises nothing: a broker that is not told notices later.
         """
-        fields = {"clientID": self.client_id}
-        if producer_group is not None:
-            fields["producerGroup"] = producer_group
-        if consumer_group is not None:
-            fields["consumerGroup"] = consumer_group
+        fields = {"clientID": self.client_id, kind: group}
         calls = []
         for connection in self.pool.open_connections():
             if connection.address not in self._addresses:

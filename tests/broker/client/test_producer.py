@@ -302,7 +302,7 @@ async def test_a_leave_that_is_interrupted_ends_the_block(
 ) -> None:
     """As by a second Ctrl-C while brokers are told: no task is left, and the program gets its interrupt."""
 
-    async def interrupted(**options: str) -> None:
+    async def interrupted(*_: str) -> None:
         raise KeyboardInterrupt
 
     producer = Producer(NAME_SERVER, group="p", runtime=runtime)
