@@ -22,6 +22,7 @@ from spark_analysis.checking.small import operation_of
 from spark_analysis.checking.verdict import EXIT_CODES, EXPLANATIONS, VIOLATED
 from spark_analysis.importing.tails import FollowedTraces
 from spark_analysis.main import FAILED, SPARSE_LOG_MODEL, WRONG_USAGE, Asked, analyze
+from spark_analysis.telling.stories.words import visible
 
 if TYPE_CHECKING:
     from spark_analysis.checking.queues.unknown_appends import Finding
@@ -119,7 +120,7 @@ def _until_the_end(follower: Follower, stopped: list[int]) -> tuple[bool, bool]:
         found = follower.look(now_ns)
         for key, one in found[:_TOLD_MOST]:
             print(
-                f"trivet: violated: {key}: {one.kind} at {one.position}: {EXPLANATIONS[one.kind]}",
+                f"trivet: violated: {visible(key)}: {one.kind} at {one.position}: {EXPLANATIONS[one.kind]}",
                 file=sys.stderr,
                 flush=True,
             )

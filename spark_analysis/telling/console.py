@@ -22,7 +22,7 @@ from spark_analysis.checking.verdict import (
     jepsen_name,
 )
 from spark_analysis.telling.stories import operations_told, place_of, story
-from spark_analysis.telling.stories.words import Operation, duration, name_of
+from spark_analysis.telling.stories.words import Operation, duration, name_of, visible
 
 _STYLES: Final = {LINEARIZABLE: "bold green", VIOLATED: "bold red"}
 _UNDECIDED_STYLE: Final = "bold yellow"
@@ -65,7 +65,10 @@ def print_verdicts(
             style = _STYLES.get(verdict.verdict, _UNDECIDED_STYLE)
             found = f"{sum(verdict.counts.values()):,}"
             table.add_row(
-                escape(verdict.path), f"[{style}]{verdict.verdict}[/]", f"{verdict.operations:,}", found
+                escape(visible(verdict.path)),
+                f"[{style}]{verdict.verdict}[/]",
+                f"{verdict.operations:,}",
+                found,
             )
         console.print()
         console.print(table)
@@ -73,7 +76,7 @@ def print_verdicts(
 
 def _print_one(verdict: Verdict, around: Mapping[int, Sequence[Operation]], console: Console) -> None:
     style = _STYLES.get(verdict.verdict, _UNDECIDED_STYLE)
-    console.print(f"[{style}]{verdict.verdict.upper()}[/]  {escape(verdict.path)}", highlight=False)
+    console.print(f"[{style}]{verdict.verdict.upper()}[/]  {escape(visible(verdict.path))}", highlight=False)
     functions = verdict.facts.get("functions", {})
     if functions:  # a log's; a history of keys has none of these facts
         parts = ", ".join(f"{sum(outcomes.values()):,} {name}" for name, outcomes in functions.items())
@@ -139,7 +142,7 @@ def _say_some(what: str, lines: Sequence[str], count: int, console: Console) -> 
 
 
 def _say(text: str, console: Console, indent: int = 2) -> None:
-    console.print(Padding(escape(text), (0, 0, 0, indent), expand=False), highlight=False)
+    console.print(Padding(escape(visible(text)), (0, 0, 0, indent), expand=False), highlight=False)
 
 
 def describe(operation: dict[str, Any], first_ns: int = 0, *, is_short: bool = False) -> str:

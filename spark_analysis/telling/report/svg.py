@@ -90,7 +90,7 @@ def number_text(value: float) -> str:
 def rectangle(x: float, y: float, width: float, height: float, kind: str) -> str:
     """A box of the class ``kind``; flat ones have round corners."""
     corner = ' rx="2"' if height < 30 else ""
-    return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{corner}/>'
+    return f'<rect class="{escape(kind)}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{corner}/>'
 
 
 def text_at(x: float, y: float, text: str, anchor: str, tooltip: str = "", kind: str = "") -> str:
@@ -98,7 +98,7 @@ def text_at(x: float, y: float, text: str, anchor: str, tooltip: str = "", kind:
     if not text:
         return ""
     title = f"<title>{escape(tooltip)}</title>" if tooltip else ""
-    style = f' class="{kind}"' if kind else ""
+    style = f' class="{escape(kind)}"' if kind else ""
     return f'<text{style} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{title}{escape(text)}</text>'
 
 

@@ -5,6 +5,13 @@ from typing import Any, Final
 Operation = dict[str, Any]
 
 _NAME_MAX: Final = 22
+_ESCAPES: Final = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0))}
+
+
+def visible(text: str) -> str:
+    """Text of a recording as it may stand on a terminal: control characters are escapes, as they could change what is
+    shown, or what is typed next."""
+    return text.translate(_ESCAPES)
 
 
 def ended(operation: Operation) -> str:

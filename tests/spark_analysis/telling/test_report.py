@@ -135,8 +135,16 @@ def test_the_answer_stands_first(name: str) -> None:
 
 
 def test_what_names_contain_is_text() -> None:
-    evil = replace(verdict_of("stale-read"), path="<script>alert(1)</script>")
-    page = render(evil, data_for(evil))
+    """Of files, nodes, faults and roles, which are texts of a trace, too."""
+    script = '"/><script>alert(1)</script>'
+    evil = replace(verdict_of("stale-read"), path=script)
+    events = [
+        TracedEvent(script, "role", 990 * MILLISECOND, script, 1),
+        TracedEvent(script, "role", 1040 * MILLISECOND, "leader", 1),
+        TracedEvent("d", "fault", 1000 * MILLISECOND, detail=f"{script}: {script}", targets=(script,)),
+    ]
+    page = render(evil, replace(data_for(evil), events=tuple(events)))
+    assert "role-&quot;/&gt;&lt;script" in page
     assert "<script" not in page
 
 
@@ -419,6 +427,23 @@ def test_the_terminal_says_the_same_in_any_width(width: int) -> None:
     assert "Then, 3.00 ms later, consumer-1 asked for offset 17 and was told that nothing is there." in said
     for kind in EXAMPLES:
         assert kind in said
+
+
+def test_control_characters_of_a_recording_do_not_reach_the_terminal() -> None:
+    """In the names of clients, queues, messages and files."""
+    stream, control = io.StringIO(), "\x1b[2J\x9b31m\x07"
+    told = verdict_of("stale-read")
+    anomalies = [
+        replace(
+            one, key=control, proof=tuple(row | {"client": control, "values": [control]} for row in one.proof)
+        )
+        for one in told.anomalies
+    ]
+    evil = replace(told, path=control, anomalies=tuple(anomalies), damage=(control,))
+    print_verdicts([evil, evil], Console(file=stream, width=160))
+    said = stream.getvalue()
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", said)
+    assert said.count(r"\x1b[2J\x9b31m\x07") > 5
 
 
 def test_what_is_no_terminal_has_no_narrow_lines(
