@@ -478,9 +478,8 @@ class Leader:
             return
         if not response.success:
             peer.refuse(response.log_index, response.hint_index, response.hint_term, state.log)
-        else:
-            if peer.acknowledge(response.match_index, response.log_index, state.log.first_index):
-                self._acknowledged(peer)
+        elif peer.acknowledge(response.match_index, response.log_index, state.log.first_index):
+            self._acknowledged(peer)
 
     def snapshot_response(self, response: SnapshotResponse, now: int) -> None:
         """Takes a follower's answer to a snapshot: it holds everything before our log."""

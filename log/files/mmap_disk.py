@@ -28,6 +28,7 @@ import shutil
 import sys
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 from log.errors import NO_SPACE, DiskError, FlushError, StoreLockedError, disk_error
@@ -59,6 +60,15 @@ _UNMAPPED_LATER_MAX = 16
 LOCKED_BYTES_MAX = 2 * 1024 * 1024 * 1024
 """Two files of the log in its usual size: what is being written, what is ready for the writer, and what was written
 last, which consumers read."""
+
+
+@contextlib.contextmanager
+def _failing(path: str, operation: str) -> Iterator[None]:
+    """Raises what the operation fails with as a DiskError."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(path, operation, error) from error
 
 
 class MmapFile:
@@ -108,10 +118,8 @@ class MmapFile:
         end = min(self.size, end + -end % PAGE_BYTES)
         if begin >= end or self._map is None:
             return
-        try:
+        with _failing(self.path, "allocation"):
             os.posix_fallocate(self._descriptor, begin, end - begin)
-        except OSError as error:
-            raise disk_error(self.path, "allocation", error) from error
         if touch:
             # Without this call the writer takes the page faults itself, and is right all the same.
             # What lies behind in a new file is a hole: to read it ahead fills the page cache with megabytes of zeros
@@ -126,10 +134,8 @@ class MmapFile:
             self._locker.lock(self, begin, end)
 
     def read(self, begin: int, end: int) -> bytes:
-        try:
+        with _failing(self.path, "reading"):
             return os.pread(self._descriptor, end - begin, begin)
-        except OSError as error:
-            raise disk_error(self.path, "reading", error) from error
 
     def stored_until(self, begin: int) -> int:
         try:
@@ -168,11 +174,9 @@ class MmapFile:
     def write_back(self, begin: int, end: int) -> None:
         if not self._buffered:
             return
-        while begin < end:
-            try:
+        with _failing(self.path, "writing"):
+            while begin < end:
                 begin += os.pwrite(self._descriptor, self.buffer[begin:end], begin)
-            except OSError as error:
-                raise disk_error(self.path, "writing", error) from error
 
     def rewrite(self, begin: int, end: int) -> None:
         buffer = self.buffer
@@ -188,12 +192,10 @@ class MmapFile:
             raise FlushError(self.path, "flush", error.strerror or str(error)) from error
 
     def erase(self, begin: int) -> None:
-        try:
+        with _failing(self.path, "erasing"):
             os.ftruncate(self._descriptor, begin)
             os.ftruncate(self._descriptor, self.size)
             os.fsync(self._descriptor)
-        except OSError as error:
-            raise disk_error(self.path, "erasing", error) from error
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -305,11 +307,9 @@ class MmapDisk:
         """Temporary files of `write_durably`, each with a token of the call that has it: a worker and the owner of a
         store, which is reset beside a checkpoint, may write one file at a time."""
         absolute = self._root.absolute()
-        try:
+        with _failing(str(root), "creation"):
             missing = [path for path in (absolute, *absolute.parents) if not path.exists()]
             private_files.make_directories(self._root)
-        except OSError as error:
-            raise disk_error(str(root), "creation", error) from error
         for created in missing:
             self._sync(created.parent, str(root))
         trash = self.list(_TRASH)
@@ -359,16 +359,12 @@ class MmapDisk:
         return (self._root / path).exists()
 
     def size(self, path: str) -> int:
-        try:
+        with _failing(path, "examination"):
             return os.stat(f"{self._root_name}/{path}").st_size  # noqa: PTH116
-        except OSError as error:
-            raise disk_error(path, "examination", error) from error
 
     def read(self, path: str) -> bytes:
-        try:
+        with _failing(path, "reading"):
             return (self._root / path).read_bytes()
-        except OSError as error:
-            raise disk_error(path, "reading", error) from error
 
     def write_durably(self, path: str, *data: bytes | memoryview) -> None:
         full = self._root / path
@@ -416,16 +412,12 @@ class MmapDisk:
             raise FlushError(path, "flush", error.strerror or str(error)) from error
 
     def remove(self, path: str) -> None:
-        try:
+        with _failing(path, "removal"):
             (self._root / path).unlink(missing_ok=True)
-        except OSError as error:
-            raise disk_error(path, "removal", error) from error
 
     def rename(self, path: str, new_path: str) -> None:
-        try:
+        with _failing(path, "renaming"):
             (self._root / path).replace(self._root / new_path)
-        except OSError as error:
-            raise disk_error(path, "renaming", error) from error
 
     @property
     def discarded(self) -> bool:
@@ -449,10 +441,8 @@ class MmapDisk:
         except OSError as error:
             if error.errno not in _NO_RENAME:
                 raise disk_error(path, "removal", error) from error
-            try:
+            with _failing(path, "removal"):
                 _remove(full)
-            except OSError as second:
-                raise disk_error(path, "removal", second) from second
 
     def remove_discarded(self, files_max: int, bytes_max: int) -> None:
         self._unmapping.let_go()
@@ -490,10 +480,8 @@ class MmapDisk:
             path = path.parent
 
     def usage(self) -> DiskUsage:
-        try:
+        with _failing(".", "examination"):
             usage = shutil.disk_usage(self._root)
-        except OSError as error:
-            raise disk_error(".", "examination", error) from error
         # What the system keeps for its administrator, or a quota for others, is neither used nor free.
         return DiskUsage(total_bytes=usage.used + usage.free, free_bytes=usage.free)
 
