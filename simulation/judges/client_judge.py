@@ -371,8 +371,8 @@ class ClientWriter(TraceWriter):
         self._now_ns = now_ns
         self._requests = OpenRequests(judge_of, header.process, at_most_once=at_most_once)
 
-    def _add(self, record: tuple[Any, ...]) -> None:
-        super()._add((record[0], self._now_ns(), *record[2:]))
+    def _end(self, record: tuple[Any, ...]) -> None:
+        super()._end((record[0], self._now_ns(), *record[2:]))
         kind, _, operation, result, *_ = record
         if kind == OK:
             self._requests.answered(operation, result)

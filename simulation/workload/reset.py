@@ -75,9 +75,9 @@ class _Reports(ClientWriter):
             self._open[operation] = self._member.reports(int(queue.rpartition(":")[2]), offset)
         return operation
 
-    def _add(self, record: tuple[Any, ...]) -> None:
+    def _end(self, record: tuple[Any, ...]) -> None:
         try:
-            super()._add(record)
+            super()._end(record)
         except Violation as violation:
             self._context.journal.found(violation)  # at once: the client's tasks take a while to end
             raise
