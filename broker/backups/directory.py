@@ -19,7 +19,7 @@ from typing import Final, Self
 import msgspec
 
 from broker.backups.errors import BackupError, DamagedBackupError
-from broker.backups.manifest import BackupFile, Manifest, begun, read_manifest, sync, write_manifest
+from broker.backups.manifest import NEW_NAME, BackupFile, Manifest, begun, read_manifest, sync, write_manifest
 from broker.remoting.backup_description import BackupDescription
 from broker.state.release import Release
 from broker.state.snapshot import StateSnapshot, decode_state
@@ -68,7 +68,7 @@ class BackupWriter:
         path = self.path
         self.manifest = read_manifest(path)
         if self.manifest is None:
-            if any(path.iterdir()):
+            if any(one.name != NEW_NAME for one in path.iterdir()):
                 raise BackupError(f"{path} is neither empty nor a backup")
             self._terms: list[tuple[int, int]] = []
             return

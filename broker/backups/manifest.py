@@ -17,7 +17,8 @@ from broker.remoting.backup_description import BackupDescription
 from log.files.private_files import write_file
 
 NAME: Final = "manifest.json"
-_NEW_NAME: Final = "manifest.json.new"
+NEW_NAME: Final = "manifest.json.new"
+"""The file that takes the place of the manifest once it is whole; one that is here was broken off."""
 _LAYOUT: Final = 1
 """The version of a backup's layout of files; a later one is refused."""
 
@@ -107,7 +108,7 @@ def read_manifest(directory: Path) -> Manifest | None:
 def write_manifest(directory: Path, manifest: Manifest) -> Manifest:
     """Replaces the manifest, durably; returns it with its checksum. Raises OSError."""
     manifest = msgspec.structs.replace(manifest, checksum=_checksum(manifest))
-    new = directory / _NEW_NAME
+    new = directory / NEW_NAME
     write_file(new, _encode(manifest))
     sync(new)
     new.replace(directory / NAME)

@@ -476,6 +476,22 @@ def test_a_group_that_was_made_anew_is_told(tmp_path: Path) -> None:
         take(group_with_messages(2).connect(), tmp_path / "b")
 
 
+def test_a_backup_that_had_no_room_for_its_first_file_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = group_with_messages(4)
+
+    def full(path: Path) -> None:
+        raise OSError(28, f"no space left for {path}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("broker.backups.manifest.sync", full)
+        with pytest.raises(OSError, match="no space left"):
+            take(group.connect(), tmp_path / "b")
+    assert take(group.connect(), tmp_path / "b").manifest is not None
+    Backup(tmp_path / "b", THIS_RELEASE).verify()
+
+
 def test_two_backups_do_not_write_into_one_directory(tmp_path: Path) -> None:
     with BackupWriter(tmp_path / "b"), pytest.raises(BackupError, match="another process"):
         BackupWriter(tmp_path / "b")
