@@ -50,7 +50,7 @@ def read_body(body: bytes, path: Mapping[str, str], wanted: type[Wanted]) -> Wan
     """Return the parameters of an order, an object of JSON. Raises ParametersError."""
     try:
         found = msgspec.json.decode(body or b"{}", type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParametersError(f"the body is no object of JSON: {error}") from None
     for name in path:
         if name in found:

@@ -5,6 +5,7 @@ first.
 """
 
 import contextlib
+import math
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -251,7 +252,8 @@ def _answering(status: NodeStatus, answer: _Answer, leader: NodeStatus | None) -
 
 def _number(table: Mapping[str, str], name: str) -> float | None:
     with contextlib.suppress(KeyError, ValueError):
-        return float(table[name])
+        number = float(table[name])
+        return number if math.isfinite(number) else None
     return None
 
 

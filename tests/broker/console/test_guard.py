@@ -127,6 +127,15 @@ async def test_unknown_parameters_and_paths_are_refused(open_console: Open, brok
     assert (await page.client.put("/api/cluster", headers=page.token())).status_code == 405
 
 
+async def test_a_body_of_thousands_of_lists_within_each_other_is_refused(
+    open_console: Open, broker: Broker
+) -> None:
+    page = await open_console()
+    body = b'{"access_key": ' + b"[" * 100_000
+    answer = await page.client.post("/api/session", content=body, headers=page.token())
+    assert answer.status_code == 400
+
+
 async def test_a_body_without_end_is_refused(open_console: Open, broker: Broker) -> None:
     page = await open_console()
     answer = await page.client.post("/api/session", content=b" " * (6 << 20), headers=page.token())

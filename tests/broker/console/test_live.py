@@ -14,7 +14,10 @@ from broker.console import sessions
 from broker.console.app import STREAMS_MAX
 from broker.console.live import Live
 from broker.console.sessions import IDLE_S_MAX
+from broker.remoting.bodies import KeyValueTable
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import response
+from broker.remoting.json_body import encode_body
 from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
 from tests.broker.client.links import ClientRuntime, World, code
 from tests.broker.console.conftest import Open, Page
@@ -188,6 +191,21 @@ async def test_an_account_that_may_not_see_the_nodes_is_told_so_and_not_that_the
         await live.refresh()
         moment = await live.moment(None, 0)
     assert [change.kind for change in moment.changes] == ["leader"]
+
+
+@pytest.mark.parametrize("count", ["nan", "inf", "many"])
+async def test_counts_that_are_no_numbers_are_unknown(
+    broker: Broker, runtime: ClientRuntime, count: str
+) -> None:
+    """Whoever may register a broker says what it counts."""
+    table = encode_body(
+        KeyValueTable({"putMessageTimesTotal": count, "bootTimestamp": "5", "commitLogDiskRatio": count})
+    )
+    broker.script(RequestCode.GET_BROKER_RUNTIME_INFO, lambda link, command: response(command, 0, body=table))
+    async with AdminClient(NAME_SERVER, runtime=runtime) as admin:
+        (group,) = (await Live(admin, runtime.wall_ms).refresh()).groups
+    (node,) = group.nodes
+    assert (node.stored, node.started_ms, node.disk_used) == (None, 5, None)
 
 
 async def test_a_console_that_comes_later_is_told_of_the_leaders_before(
