@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 import pytest
 from rich.console import Console
 
-from broker.tools.cli import output
+from broker.client.admin import AdminClient
+from broker.client.errors import BrokerError
+from broker.operations.asking import Missing
+from broker.operations.figures import Figures, GroupRate, NodeFigures, TopicRate
+from broker.remoting.route import ClusterInfo
+from broker.tools.cli import output, top
+from tests.cli.conftest import CommandLine
 
 COLUMNS = ("node", "address", "commit")
 ROWS = (("n0", "127.0.0.1:10911", 123_456), ("n1", "127.0.0.1:10921", None))
@@ -42,6 +49,54 @@ def test_what_clients_call_themselves_is_text(capsys: pytest.CaptureFixture[str]
     shown = ["[t]", "[a]", *row[:3], r"\x1b[2J\x9b31m\nnext", r"[name]  a\x1b]0;title\x07"]
     assert [text for text in shown if text not in printed] == []
     assert "\x1b" not in printed
+
+
+def test_nor_does_a_terminal_obey_what_servers_say_of_themselves(
+    trivet: CommandLine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever may register a broker chooses the names that a name server tells, and what the broker refuses with."""
+    odd = "b\x1b[2J"
+    output.tell_missing([Missing(group=odd, why=odd)])
+    node = NodeFigures(
+        broker=odd,
+        address=odd,
+        node=odd,
+        role=odd,
+        term=1,
+        put_per_s=0.0,
+        got_per_s=0.0,
+        disk_used_percent=None,
+    )
+    output.console().print(
+        top._tables(
+            Figures(
+                nodes=(node,),
+                topics=(TopicRate(topic=odd, stored_per_s=1.0),),
+                groups=(GroupRate(group=odd, consumed_per_s=1.0, lag=0),),
+                missing=(Missing(group=odd, why=odd),),
+            )
+        )
+    )
+    printed = capsys.readouterr()
+    assert printed.out.count(r"b\x1b[2J") == 8
+    assert printed.err.count(r"b\x1b[2J") == 2
+    assert "\x1b" not in printed.out + printed.err
+
+    async def refused(self: AdminClient) -> NoReturn:
+        raise BrokerError(1, odd, "127.0.0.1:1")
+
+    monkeypatch.setattr(AdminClient, "cluster_info", refused)
+    assert trivet("topic", "list").complaint == r"trivet: 127.0.0.1:1 answered code 1: b\x1b[2J"
+
+    async def clusters(self: AdminClient) -> ClusterInfo:
+        return ClusterInfo({}, {})
+
+    async def topics(self: AdminClient) -> list[str]:
+        return [odd]
+
+    monkeypatch.setattr(AdminClient, "cluster_info", clusters)
+    monkeypatch.setattr(AdminClient, "topics", topics)
+    assert trivet("topic", "list").out == "b\\x1b[2J\n"
 
 
 def test_names_of_facts_stand_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,5 +100,7 @@ def _expected_failure(error: BaseException) -> int | None:
 
 
 def _complain(text: str, exit_code: int) -> int:
-    print(f"trivet: {text}", file=sys.stderr)
+    from broker.tools.cli.output import visible
+
+    print(f"trivet: {visible(text, lines=True)}", file=sys.stderr)
     return exit_code

@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, check_address
 from broker.tools.cli.orders import Yes, confirm
-from broker.tools.cli.output import print_json, print_table
+from broker.tools.cli.output import print_json, print_table, visible
 
 app = App(name="config", help="Show and change settings of running brokers.", backend="trio")
 
@@ -55,7 +55,7 @@ async def get(
         columns = ["address", "name", "value", "origin", "changeable"]
         print_table(columns, [[row[column] for column in columns] for row in rows])
     for missing in silent:
-        print(f"trivet: {missing['why']}", file=sys.stderr)
+        print(visible(f"trivet: {missing['why']}"), file=sys.stderr)
     # Behind the rows: those that brokers have are shown all the same.
     unknown = sorted(set(names) - {str(row["name"]) for row in rows})
     if unknown:

@@ -43,7 +43,7 @@ def tell_missing(missing: Iterable[Missing]) -> int:
     """Name on stderr the broker groups that did not answer; returns the exit code."""
     exit_code = 0
     for one in missing:
-        print(f"trivet: group {one.group} is missing: {one.why}", file=sys.stderr)
+        print(visible(f"trivet: group {one.group} is missing: {one.why}"), file=sys.stderr)
         exit_code = FAILED
     return exit_code
 

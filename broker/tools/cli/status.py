@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, check_address
-from broker.tools.cli.output import print_json, print_table, tell_missing
+from broker.tools.cli.output import print_json, print_table, tell_missing, visible
 
 if TYPE_CHECKING:
     from broker.operations.asking import Missing
@@ -87,7 +87,7 @@ def status(
         for row in rows:
             if row["error"] is not None:
                 # A client's error begins with the address that it is about.
-                print(row["error"] if row["node"] is None else f"{row['node']}: {row['error']}")
+                print(visible(f"{row['error']}" if row["node"] is None else f"{row['node']}: {row['error']}"))
     tell_missing(missing)
     return 0 if healthy else 1
 

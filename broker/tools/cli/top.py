@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJsonLines, Servers, check_stops
-from broker.tools.cli.output import console, print_json
+from broker.tools.cli.output import console, print_json, visible
 
 if TYPE_CHECKING:
     from broker.operations.figures import Figures
@@ -58,7 +58,9 @@ async def top(
                 except ClientError as error:
                     if live is None:
                         raise
-                    live.update(f"{error}", refresh=True)  # an election, or worse: the next look tells
+                    live.update(
+                        visible(f"{error}"), refresh=True
+                    )  # an election, or worse: the next look tells
                     continue
                 figures, before, looks = between(before, after), after, looks + 1
                 if live is not None:
@@ -82,17 +84,17 @@ def _tables(figures: Figures) -> Any:
         disk = "-" if node.disk_used_percent is None else f"{node.disk_used_percent:.0f} %"
         told = (f"{node.term or '-'}", f"{node.put_per_s:,.0f}", f"{node.got_per_s:,.0f}", disk)
         role = node.role or "-" if node.failure is None else "does not answer"
-        nodes.add_row(node.broker, node.node or "-", node.address, role, *told)
+        nodes.add_row(*map(visible, (node.broker, node.node or "-", node.address, role, *told)))
     topics = Table(title="topics", title_justify="left", header_style="bold")
     topics.add_column("topic")
     topics.add_column("stored/s", justify="right")
     for topic in figures.topics[:_ROWS_MAX]:
-        topics.add_row(topic.topic, f"{topic.stored_per_s:,.1f}")
+        topics.add_row(visible(topic.topic), f"{topic.stored_per_s:,.1f}")
     groups = Table(title="consumer groups", title_justify="left", header_style="bold")
     groups.add_column("group")
     groups.add_column("consumed/s", justify="right")
     groups.add_column("lag", justify="right")
     for group in figures.groups[:_ROWS_MAX]:
-        groups.add_row(group.group, f"{group.consumed_per_s:,.1f}", f"{group.lag:,}")
-    missing = [f"group {one.group} is missing: {one.why}" for one in figures.missing]
+        groups.add_row(visible(group.group), f"{group.consumed_per_s:,.1f}", f"{group.lag:,}")
+    missing = [visible(f"group {one.group} is missing: {one.why}") for one in figures.missing]
     return Group(nodes, topics, groups, *missing)

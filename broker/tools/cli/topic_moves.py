@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, Topic
 from broker.tools.cli.orders import Yes, confirm, naming
-from broker.tools.cli.output import print_json
+from broker.tools.cli.output import print_json, visible
 
 if TYPE_CHECKING:
     from broker.operations.moving import TopicMove
@@ -76,7 +76,7 @@ async def move(
             while waits := await _step(moving):
                 kinds = [wait.partition(":")[0] for wait in waits]
                 if kinds != told and not json:
-                    print(*(f"waits for {wait}" for wait in waits), sep="\n", flush=True)
+                    print(*(visible(f"waits for {wait}") for wait in waits), sep="\n", flush=True)
                 told = kinds
                 await trio.sleep(_LOOK_AGAIN_S)
     done = not waits and not limit.cancelled_caught
@@ -85,7 +85,7 @@ async def move(
     elif done:
         print(f"topic {topic} is in {target}, and not in {source}")
     else:
-        print(*(f"still waits for {wait}" for wait in waits), sep="\n")
+        print(*(visible(f"still waits for {wait}") for wait in waits), sep="\n")
     return 0 if done else FAILED
 
 

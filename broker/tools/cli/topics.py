@@ -7,7 +7,7 @@ from cyclopts import App, Parameter
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, OnlyGroups, Servers, Topic
 from broker.tools.cli.orders import Yes, confirm, naming
-from broker.tools.cli.output import print_json, print_table, tell_missing
+from broker.tools.cli.output import print_json, print_table, tell_missing, visible
 from broker.tools.cli.topic_moves import move
 
 app = App(name="topic", help="Create, list, describe, alter, move and delete topics.", backend="trio")
@@ -96,7 +96,7 @@ async def list_topics(
         print_json({"topics": shown}, missing)
     else:
         for name in shown:
-            print(name)
+            print(visible(name))
     return tell_missing(missing)
 
 
@@ -174,7 +174,7 @@ async def stats(
         ],
         title=topic,
     )
-    print(f"consumer groups: {', '.join(found.groups) or 'none'}")
+    print(visible(f"consumer groups: {', '.join(found.groups) or 'none'}"))
     return tell_missing(groups.missing)
 
 
