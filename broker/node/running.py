@@ -202,8 +202,9 @@ class RunningNode:
         self._surroundings.refuse_clients()
 
     def part_with_clients(self) -> bool:
-        """Closes connections on which nothing is under way, behind their last responses; tells whether it was all,
-        nobody is arriving, and other nodes know what becomes of what their clients have asked."""
+        """Closes connections on which nothing is under way, behind their last responses; tells whether it was all and
+        these responses are written, nobody is arriving, and other nodes know what becomes of what their clients have
+        asked."""
         if self.node.owes_answers:
             return False  # of a node that nobody has taken over from
         unread = self._surroundings.has_unread
@@ -214,7 +215,10 @@ class RunningNode:
                 owed.add(connection)
             else:
                 connection.close()
-        return self.clients.part_with_silent(unread) and not owed and not self.node.owes_nodes
+        # Who reads slowly would lose the rest of a response, and those behind it.
+        is_written = not any(connection.unread_bytes for connection in self.clients.open)
+        are_gone = self.clients.part_with_silent(unread)
+        return are_gone and is_written and not owed and not self.node.owes_nodes
 
     def _sweep_clients(self) -> None:
         self.clients.sweep()

@@ -316,6 +316,30 @@ def test_each_connection_is_closed_when_nothing_is_under_way_on_it() -> None:
     assert is_closing(sends)
 
 
+@pytest.mark.parametrize("takes_them", [True, False])
+def test_a_client_that_has_not_taken_its_answers_yet_has_a_second_for_it(
+    takes_them: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection was closed in the middle of an answer: the one of a send that is stored might stand behind it."""
+    group = Group.elected(3)
+    group.converge()
+    member = group.members[group.follower]
+    client = group.connect(member.id)
+    client.connection.unsent_bytes = 100_000
+    ends: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "close", lambda: None)  # the shell waits until all is written
+        member.process.stop(lambda: ends.append(group.now_ns))
+        group.advance(0.9)
+    assert (is_closing(client), ends) == (True, [])
+    if takes_them:
+        client.close()
+        group.settle()
+    else:
+        group.advance(0.2)
+    assert ends
+
+
 def arriving(group: Group, node: str, name: str) -> ClientSession:
     """A client that has connected and is not let in yet."""
     session = group.members[node].process.clients.accept(name)
@@ -345,6 +369,8 @@ def test_who_is_arriving_and_may_have_asked_for_something_is_let_in_before_the_s
             session.received(encode(request(REGISTER)))
         group.advance(0.1)
         assert session.connection.close_requested
+        session.lost()  # the shell has written what was to be written, and closed it
+        group.settle()
     assert ends
 
 
