@@ -75,7 +75,10 @@ class GroupChanges:
         DiskFullError, and `raft.errors.ConfigurationError`.
         """
         self._leadership.check_may_append(despite_full_disk=True)
-        make_room(self._log, CONFIGURATION_BYTES_MAX)  # raft counts the entry as appended before it is
+        # Raft counts the entry as appended before it is, and the file of the members is written before it.
+        if not self._disk_space.is_there(self._time.now_ns):
+            raise DiskFullError("membership", "noting a change", "too little of the disk is free")
+        make_room(self._log, CONFIGURATION_BYTES_MAX)
         self._members.propose(change, address, waiter, self._time.now_ns)
         try:
             self._carry_out()

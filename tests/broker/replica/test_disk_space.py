@@ -7,12 +7,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.peers.protocol import Frame, RaftFrame
+from broker.remoting.codes import ResponseCode
 from broker.replica.members_file import MembersFile
 from broker.statistics.events import EventKind
 from log.errors import DiskFullError
 from raft.configuration import Configuration
 from simulation.machines.simulated_disk import SimulatedDisk
-from tests.broker.harness import Group
+from tests.broker.group_changes import add, change
+from tests.broker.harness import Group, peer_address
 
 
 def fill(group: Group, node: str) -> None:
@@ -194,6 +196,20 @@ def test_the_commit_of_members_writes_nothing() -> None:
     disk.full = False
     membership.save(members[:1])
     assert MembersFile(disk, membership.addresses).load(9, 9) == members[:1]
+
+
+def test_a_leader_without_room_refuses_another_member_and_leads_on(group: Group) -> None:
+    """Its log's pages are ready, so that the entry would find room, and the file of the members none."""
+    client = group.connect(group.leader)
+    leader = group.node(group.leader).replica
+    group.join("n3")
+    fill(group, group.leader)
+    answer = change(client, "add", "n3", peer_address("n3"))
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE, answer.remark
+    assert leader.serving
+    assert leader.raft.configuration.members == ("n0", "n1", "n2")
+    empty(group, group.leader)
+    add(client, "n3")
 
 
 def stepped_down(group: Group, node: str) -> dict[str, int]:
