@@ -169,6 +169,13 @@ class Scrubbing:
         """Takes what a job has read: damage is put right or handed on, and the time of the next job is set."""
         assert job is self._job, "the job that is out comes back, once"
         self._job = None
+        self._take(job, now_ns, group_ms)
+        # Scrubbing may have been turned off while the worker read (`pace`).
+        if not self._rate and not self._is_hurried:
+            self.due_ns = NEVER
+
+    def _take(self, job: Scrub, now_ns: int, group_ms: int) -> None:
+        """Takes what a job has read, as if scrubbing went on."""
         # A hurried pass was asked for while the worker read, or the log was cut: what was read is of no use.
         if self._next is None or self._epoch != self._store.log.epoch:
             self.due_ns = now_ns  # to begin anew

@@ -4,6 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.remoting.codes import RequestCode
+from broker.requests.deadline import NEVER
 from broker.statistics.events import EventKind
 from log.entries.entry_reads import index_at
 from log.errors import DamagedStateError
@@ -246,6 +247,21 @@ def test_without_damage_a_pass_says_nothing() -> None:
         assert replica.scrubbing.passes >= 2
         assert replica.scrubbing.bytes > replica.store.log.end_position
         assert replica.repairs.found == 0
+
+
+def test_a_pass_that_is_turned_off_ends_although_a_part_of_it_is_being_read() -> None:
+    group = group_of(scrubbed=False)
+    scrubbing, now_ns = replica_of(group, group.leader).scrubbing, group.now_ns
+    scrubbing.pace(1 << 30, 1, now_ns)
+    now_ns += 1_000_000_000
+    job = scrubbing.job(now_ns)
+    assert job is not None
+    job.run()
+    scrubbing.pace(0, 1, now_ns)
+    scrubbing.done(job, now_ns, 0)
+    assert scrubbing.due_ns == NEVER
+    scrubbing.pace(1 << 30, 1, now_ns)
+    assert scrubbing.due_ns == now_ns, "it goes on"
 
 
 def test_a_pass_is_spread_over_half_of_the_time_between_passes() -> None:
