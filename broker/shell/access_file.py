@@ -30,6 +30,8 @@ class AccessFile:
         self._path = Path(path)
         self._use = use
         self._version = self._found_version()
+        self._complaint = ""
+        """Why the file could not be used when it was read last."""
         use(load(self._path))
 
     async def watch(self) -> None:
@@ -41,17 +43,28 @@ class AccessFile:
     def look(self) -> None:
         """Reads the file if it has changed since it was read last."""
         if self._found_version() != self._version:
-            self.reload()
+            self._read()
 
     def reload(self) -> None:
+        """Reads the file, and tells what is wrong with it although that was told before."""
+        self._complaint = ""
+        self._read()
+
+    def _read(self) -> None:
         """Reads the file. If it cannot be used, the accounts from before stay in force."""
         # Before it is read: what changes meanwhile is seen at the next look.
         self._version = self._found_version()
         try:
             accounts = load(self._path)
         except AccountsError as error:
-            log.warning("accounts not reloaded, those from before hold", reason=str(error))
+            # It is looked at again, changed or not: a process that was out of descriptors may open it now, and of a
+            # mode that was set right its version says nothing.
+            self._version = None
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                log.warning("accounts not reloaded, those from before hold", reason=self._complaint)
             return
+        self._complaint = ""
         self._use(accounts)
         log.info("accounts reloaded", accounts=len(accounts.by_access_key))
 
