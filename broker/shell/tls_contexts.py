@@ -106,12 +106,13 @@ def reload_certificates(
     try:
         # Tried on a context of nobody's: files that cannot be used must not change one that is in use.
         _show_certificate(_context(ssl.PROTOCOL_TLS_SERVER), tls, prefix)
+        # The files may be replaced in this very moment: whoever does that asks to have them read once more.
+        for context in contexts:
+            if context is not None:
+                _show_certificate(context, tls, prefix)
     except ImpossibleSettingError as error:
         log.warning("certificate not reloaded", setting=error.setting, reason=error.reason)
         return False
-    for context in contexts:
-        if context is not None:
-            _show_certificate(context, tls, prefix)
     log.info("certificate reloaded", file=tls.certificate)
     return True
 
@@ -153,6 +154,10 @@ def _show_certificate(context: ssl.SSLContext, tls: TlsSettings, prefix: str) ->
     except ssl.SSLError as error:
         raise ImpossibleSettingError(
             f"{prefix}key", f"{tls.key} with the certificate {tls.certificate}: {_reason(error)}"
+        ) from error
+    except OSError as error:  # both could be read a moment ago
+        raise ImpossibleSettingError(
+            f"{prefix}certificate", f"{tls.certificate} or {tls.key}: {error.strerror}"
         ) from error
 
 

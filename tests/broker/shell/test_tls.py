@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import socket
 import ssl
@@ -22,7 +23,7 @@ from broker.settings.tables import NameServerSettings, TlsSettings
 from broker.shell.name_server import NameServerProcess
 from broker.shell.sockets import SocketConnection, connect
 from broker.shell.tls import TlsSession
-from broker.shell.tls_contexts import server_context
+from broker.shell.tls_contexts import reload_certificates, server_context
 from broker.tools.cluster.query import ask, cluster_info
 from tests.broker.shell.certificates import Certificates
 from tests.broker.shell.servers import LIMIT_S
@@ -259,3 +260,24 @@ async def test_certificate_is_read_anew(certificates: Certificates) -> None:
             server.reload()
             await cluster_info(server.address, tls=renewed)
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("trouble", ["another key", "no descriptors"])
+def test_files_that_are_replaced_while_they_are_read_anew_end_no_server(
+    certificates: Certificates, trouble: str
+) -> None:
+    """They were good when they were tried, and are another moment later: a node stopped at such a SIGHUP."""
+
+    class Replaced(ssl.SSLContext):
+        def load_cert_chain(self, *_: object) -> None:
+            if trouble == "no descriptors":
+                raise OSError(errno.EMFILE, "Too many open files")
+            super().load_cert_chain(certificate, other_key)
+
+    certificate, key = certificates.issue()
+    other_key = certificates.issue("127.0.0.2")[1]
+    settings = TlsSettings(certificate=certificate, key=key)
+    with structlog.testing.capture_logs() as logs:
+        assert not reload_certificates([Replaced(ssl.PROTOCOL_TLS_SERVER)], settings)
+    assert [entry["event"] for entry in logs] == ["certificate not reloaded"]
+    assert reload_certificates([server_context(settings)], settings)
