@@ -110,6 +110,8 @@ class BrokerServer:
         self._complaints: dict[str, str] = {}
         """By the job that failed when it ran last, why."""
         self._told_of_lock = False
+        self._has_stopped = False
+        """The orderly stop has come to its end: nobody waits for anything, and no job is out."""
         self._wires = NodeWires(
             self._outgoing,
             self._begin,
@@ -235,6 +237,7 @@ class BrokerServer:
             stopped = trio.Event()
             self._running.stop(stopped.set)
             await stopped.wait()
+            self._has_stopped = True
             nursery.cancel_scope.cancel()
 
     # ------------------------------------------------------------------ the turn
@@ -314,9 +317,11 @@ class BrokerServer:
         self._wires.close()
         self._listeners.close()
         try:
-            if self._stopping.asked.is_set():
+            if self._has_stopped:
                 self.node.replica.close(time.monotonic_ns())
-            else:  # whoever starts the node again in this process finds files that nobody holds
+            else:
+                # It was cancelled, or failed, be it on the way to its stop: nothing may vouch for what the disk holds.
+                # Whoever starts the node again in this process finds files that nobody holds.
                 self.node.replica.abandon()
         finally:
             if self._trace is not None:

@@ -35,8 +35,8 @@ class Stopping:
         try:
             yield
         except BaseException as error:
-            if not isinstance(error, trio.Cancelled):
-                self._reason = _why_it_fails(error)
+            if (cause := _cause(error)) is not None:
+                self._reason = _why_it_fails(cause)
             raise
         finally:
             # Where nobody has asked for the end it begins here.
@@ -56,11 +56,18 @@ class Stopping:
                 )
 
 
+def _cause(error: BaseException) -> BaseException | None:
+    """Returns the first error of a group, or one that came alone; None where there are only tasks that were
+    cancelled."""
+    if isinstance(error, BaseExceptionGroup):
+        causes = map(_cause, error.exceptions)
+        return next((cause for cause in causes if cause is not None), None)
+    return None if isinstance(error, trio.Cancelled) else error
+
+
 def _why_it_fails(error: BaseException) -> str:
     """Returns the reason of a stop that was not in order: the disk, what it has damaged, a second Ctrl-C that does not
     wait, or a bug."""
-    if isinstance(error, BaseExceptionGroup):
-        return _why_it_fails(error.exceptions[0])
     if isinstance(error, KeyboardInterrupt):
         return signal.SIGINT.name
     if isinstance(error, DamagedFileError):
