@@ -35,6 +35,10 @@ log = structlog.get_logger("trivet.replica")
 SNAPSHOT_NS_PER_BYTE: Final = 50
 """The time that a snapshot may take on its way to a peer and there, by its size: 20 MB/s."""
 
+_UNSENT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""More waits for a link only where a snapshot is on its way, or as many appends: relayed responses stop at half of it
+(broker/node/relayed_clients.py)."""
+
 
 def clip(entries: EntryLog, bytes_max: int, first_index: int, last_index: int) -> Run:
     """Returns the entries of one append, for raft: as many as fit, from `first_index` to `last_index` at most.
@@ -123,6 +127,11 @@ class ToPeers:
         link = self._links.get(message.target)
         if link is None or not applied.is_of_one_place(applied.index):
             self._raft.snapshot_failed(message.target)
+            return
+        # A slow link has not taken the last one yet. Others behind it would be memory here, and on the link they would
+        # keep entries and heartbeats waiting: it is asked for again.
+        if link.unread_bytes > _UNSENT_BYTES_MAX:
+            self._raft.snapshot_sent(message.target, self._time.now_ns)
             return
         # Named by where its writing begins: what is applied until its end is not in it.
         frame = RaftFrame(message, self._log.first_position, applied.index)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from broker.peers import protocol as peer_protocol
-from broker.peers.protocol import RaftFrame
+from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.backup_description import BackupDescription
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.pieces import Pieces
@@ -244,6 +244,37 @@ def test_a_snapshot_that_is_of_no_use_any_more_is_not_sent(
         group.transfer_leadership(next(node for node in group.members if node not in {leader, away}))
     group.converge()
     assert sent == [(group.leader, group.node(group.leader).replica.store.log.first_index)]
+    assert group.node(away).replica.metadata == group.node(group.leader).replica.metadata
+
+
+def test_a_snapshot_is_not_sent_again_while_the_link_has_not_taken_the_last_one() -> None:
+    """A link of 10 MB/s got another one every few seconds: the node had them all in memory, and the peer nothing else
+    for as long as they took."""
+    group = group_with()
+    filled(group)
+    away = group.follower
+    group.kill(away)
+    fill_and_delete_one_file(group)
+    group.replace_disk(away)
+    sent: list[int] = []
+    takes_it = False
+
+    def lost(source: str, target: str, frame: Frame) -> bool:
+        if not (isinstance(frame, RaftFrame) and isinstance(frame.message, SnapshotRequest)):
+            return False
+        sent.append(group.now_ns)
+        return not takes_it
+
+    group.lose = lost
+    group.restart(away)
+    group.run_until(lambda: bool(sent), "a snapshot")
+    link = group.node(group.leader).replica.links[away]
+    link.unsent_bytes = 64 * 1024 * 1024
+    group.advance(30)
+    assert len(sent) == 1
+    link.unsent_bytes, takes_it = 0, True
+    group.converge()
+    assert len(sent) == 2
     assert group.node(away).replica.metadata == group.node(group.leader).replica.metadata
 
 
