@@ -25,6 +25,9 @@ from log.notes.checkpoint import CheckpointJob
 from log.notes.incoming import Incoming
 from log.notes.snapshot import SnapshotJob
 
+OUT_AT_ONCE: Final = 8
+"""The most jobs that are out at a time."""
+
 
 class Job(NamedTuple):
     """One piece of work for a thread."""

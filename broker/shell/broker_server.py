@@ -22,7 +22,7 @@ from broker.node.machine import Machine
 from broker.node.running import RunningNode
 from broker.remoting.addresses import join_address, split_address
 from broker.remoting.node_status import ProcessFacts
-from broker.replica.jobs import Job
+from broker.replica.jobs import OUT_AT_ONCE, Job
 from broker.requests.connection import Outgoing
 from broker.settings.tables import Settings
 from broker.shell.access_file import AccessFile
@@ -107,6 +107,9 @@ class BrokerServer:
         self.node = build_node(settings, self._machine(boot))
         self._turns = Turns(self._turn, time.monotonic_ns)
         self._reading = Reading.begin(self._turns, self._set_time)
+        self._job_threads = trio.CapacityLimiter(OUT_AT_ONCE)
+        """Trio's own threads may all wait until the name of a peer is resolved: of each attempt that was given up one
+        goes on waiting."""
         self._complaints: dict[str, str] = {}
         """By the job that failed when it ran last, why."""
         self._told_of_lock = False
@@ -297,7 +300,7 @@ class BrokerServer:
         try:
             # A node that stops waits for the jobs that are out: their files must not change behind its back.
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(job.run)
+                await trio.to_thread.run_sync(job.run, limiter=self._job_threads)
             self._complaints.pop(job.what, None)
         except DiskError as error:
             if job.failure_stops_node:

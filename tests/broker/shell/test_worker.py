@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import trio
@@ -16,6 +17,7 @@ from broker.replica.jobs import Job
 from broker.shell.socket_reading import Reading
 from broker.shell.turns import Turns
 from broker.shell.worker import JobsBetweenReads
+from tests.broker.shell.servers import running
 
 needs_epoll = pytest.mark.skipif(sys.platform != "linux", reason="it needs epoll and eventfd")
 
@@ -146,3 +148,19 @@ async def test_a_job_that_was_begun_is_waited_for_at_the_end(fails: bool) -> Non
     assert may_end.is_set(), "it was waited for"
     assert node.happened == ([] if fails else [job])
     assert str(failure) == ("the disk is gone" if fails else "None")
+
+
+async def test_a_job_begins_although_all_threads_of_trio_are_taken(tmp_path: Path) -> None:
+    """While no name is resolved each attempt to connect with a peer leaves a thread that waits for that: after some
+    seconds checkpoints and cold reads waited for these, and so did a stop."""
+    async with running(tmp_path) as servers:
+        broker = await servers.wait_leader()
+        limiter = trio.to_thread.current_default_thread_limiter()
+        limiter.total_tokens = 1
+        broker._running.jobs.out += 1
+        ran = trio.Event()
+        with trio.fail_after(30):
+            await limiter.acquire_on_behalf_of(ran)
+            broker._begin_job(Job("test", lambda: None, ran.set, failure_stops_node=False, wants_turn=False))
+            await ran.wait()
+        limiter.release_on_behalf_of(ran)
