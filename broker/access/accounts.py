@@ -49,13 +49,8 @@ class Permission(enum.IntFlag):
     ANY = 3
 
 
-_PERMISSIONS = {
-    "DENY": Permission.DENY,
-    "PUB": Permission.PUB,
-    "SUB": Permission.SUB,
-    "PUB|SUB": Permission.ANY,
-    "SUB|PUB": Permission.ANY,
-}
+def _granted(text: PermissionText) -> Permission:
+    return Permission(sum(Permission[word] for word in text.split("|")))
 
 
 class AccountsError(ValueError):
@@ -147,10 +142,10 @@ def parse(text: str, file: str) -> Accounts:
             entry.secret_key,
             entry.admin,
             _matcher((entry.white_remote_address,), file, f"{entry.access_key}: white_remote_address"),
-            _PERMISSIONS[entry.default_topic_permission],
-            _PERMISSIONS[entry.default_group_permission],
-            {name: _PERMISSIONS[text] for name, text in entry.topic_permissions.items()},
-            {name: _PERMISSIONS[text] for name, text in entry.group_permissions.items()},
+            _granted(entry.default_topic_permission),
+            _granted(entry.default_group_permission),
+            {name: _granted(text) for name, text in entry.topic_permissions.items()},
+            {name: _granted(text) for name, text in entry.group_permissions.items()},
         )
     trusts = _matcher(entries.white_remote_addresses, file, "white_remote_addresses")
     return Accounts(trusts, by_access_key, _digest(entries))

@@ -7,7 +7,7 @@ IPv4 part of each kind may stand anywhere. Several patterns are joined by commas
 
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 Matcher = Callable[[str], bool]
 
@@ -46,24 +46,22 @@ def _parse_one(text: str) -> Matcher:
 def _numbers(part: str, text: str) -> frozenset[str]:
     """The values that one part stands for, as they are written in an address."""
     # Texts are compared, and no numbers: an address as the system writes it has no leading zeros.
+    numbers: Sequence[int]
     if part == "*":
-        low, high = 0, 255
+        numbers = range(256)
     elif match := re.fullmatch(r"(\d{1,3})-(\d{1,3})", part):
-        low, high = int(match[1]), int(match[2])
+        numbers = range(int(match[1]), int(match[2]) + 1)
     elif match := re.fullmatch(r"\{(\d{1,3}(?:\s*,\s*\d{1,3})*)\}", part):
-        values = [int(value) for value in match[1].split(",")]
-        if max(values) > 255:
-            raise AddressPatternError(f"{text!r}: a part is at most 255")
-        return frozenset(str(value) for value in values)
+        numbers = [int(value) for value in match[1].split(",")]
     elif re.fullmatch(r"\d{1,3}", part):
-        low = high = int(part)
+        numbers = [int(part)]
     else:
         raise AddressPatternError(
             f"{text!r}: {part!r} is no number, *, range such as 1-9 or list such as {{1,2}}"
         )
-    if not low <= high <= 255:
-        raise AddressPatternError(f"{text!r}: {part!r} is no range within 0 to 255")
-    return frozenset(str(value) for value in range(low, high + 1))
+    if max(numbers, default=256) > 255:
+        raise AddressPatternError(f"{text!r}: {part!r} is not within 0 to 255, or no range")
+    return frozenset(map(str, numbers))
 
 
 def _matches(address: str, allowed: list[frozenset[str]]) -> bool:

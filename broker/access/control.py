@@ -18,6 +18,7 @@ from broker.access.identification import Identification
 from broker.access.needs import Need, Subject, consuming, needs, publishing, reading, using
 from broker.access.refusal import Reason, RefusedError, request_words
 from broker.remoting.command import RemotingCommand
+from broker.remoting.errors import HeaderFieldError
 from broker.requests.connection import Greeting
 from broker.state.topic_rules import WAITING_TOPICS
 
@@ -55,13 +56,13 @@ class AccessControl:
 
         Its signature was looked at then, and is good once.
         """
-        account = self._identification.named(host, command)
+        account = self._named(host, command)
         if account is not None:
             _check_needs(account, command, needs(command))
 
     def check_publish(self, host: bytes, command: RemotingCommand, topic: str) -> None:
         """Does as `check_again` for a request that publishes to a topic which it does not name."""
-        account = self._identification.named(host, command)
+        account = self._named(host, command)
         if account is not None:
             _check_needs(account, command, publishing(topic))
 
@@ -78,8 +79,16 @@ class AccessControl:
 
         Raises `RequestError` where that cannot be told: the account is not known here, or not any more.
         """
-        account = self._identification.named(host, command)
+        account = self._named(host, command)
         return SEES_ALL if account is None else Sight(account)
+
+    def _named(self, host: bytes, command: RemotingCommand) -> Account | None:
+        """Does as `Identification.named`; what cannot be read names no account, either."""
+        try:
+            return self._identification.named(host, command)
+        except HeaderFieldError as error:
+            # Nobody has read its fields yet: its address was trusted when it came.
+            raise RefusedError(Reason.NO_ACCOUNT, str(error)) from error
 
 
 class Sight:

@@ -42,7 +42,6 @@ class NameServerControl:
         """
         self._secret = registration_secret
         self._by_certificate = by_certificate
-        self._knows_brokers = bool(registration_secret) or by_certificate
         self._whole_frames = whole_frames
         self._encrypted_only = encrypted_only
         self._open_routes = open_routes
@@ -53,11 +52,11 @@ class NameServerControl:
     @property
     def knows_brokers(self) -> bool:
         """Tells whether a broker must prove that it is one."""
-        return self._knows_brokers
+        return bool(self._secret) or self._by_certificate
 
     def replace(self, accounts: Accounts) -> None:
         """Puts other accounts in force."""
-        assert self._knows_brokers, "accounts alone would leave registrations to everyone"
+        assert self.knows_brokers, "accounts alone would leave registrations to everyone"
         self._identification = Identification(
             accounts, whole_frames=self._whole_frames, encrypted_only=self._encrypted_only
         )
@@ -90,7 +89,7 @@ class NameServerControl:
             connection.is_proven = True
             return SEES_ALL
         if self._identification is None:
-            if need is Need.BROKER and self._knows_brokers:
+            if need is Need.BROKER and self.knows_brokers:
                 raise _no_broker(command)
             return SEES_ALL
         if need is Need.BROKER and ACCESS_KEY not in command.fields:

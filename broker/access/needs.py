@@ -71,11 +71,6 @@ def reading(topic: str) -> list[Need]:
     return _topic(topic, Permission.SUB)
 
 
-def consuming(group: str) -> list[Need]:
-    """Returns what a request needs that consumes as a consumer group, or asks for anything about it."""
-    return _group(group)
-
-
 def publishing(topic: str) -> list[Need]:
     """Returns what publishing to a topic needs: for requests that only point to a message (END_TRANSACTION)."""
     return _topic(topic, Permission.PUB)
@@ -91,8 +86,9 @@ def _topic(name: str | None, permission: Permission) -> list[Need]:
     return [Need(Subject.TOPIC, name, permission)]
 
 
-def _group(name: str | None) -> list[Need]:
-    return [Need(Subject.GROUP, name, Permission.SUB)] if name else []
+def consuming(group: str | None) -> list[Need]:
+    """Returns what a request needs that consumes as a consumer group, or asks for anything about it."""
+    return [Need(Subject.GROUP, group, Permission.SUB)] if group else []
 
 
 def _fields(
@@ -104,7 +100,7 @@ def _fields(
         fields = command.fields
         found = _topic(fields.get(topic), permission) if topic else []
         for group in groups:
-            found += _group(fields.get(group))
+            found += consuming(fields.get(group))
         return found
 
     return find
@@ -113,7 +109,7 @@ def _fields(
 def _heartbeat(command: RemotingCommand) -> list[Need]:
     found: list[Need] = []
     for consumer in decode_request(command.body, HeartbeatData).consumer_data_set:
-        found += _group(consumer.group_name)
+        found += consuming(consumer.group_name)
         for subscription in consumer.subscription_data_set:
             found += _topic(subscription.topic, Permission.SUB)
     return found
@@ -121,7 +117,7 @@ def _heartbeat(command: RemotingCommand) -> list[Need]:
 
 def _locks(command: RemotingCommand) -> list[Need]:
     body = decode_request(command.body, LockBatchBody)
-    found = _group(body.consumer_group)
+    found = consuming(body.consumer_group)
     for queue in body.queues:
         found += _topic(queue.topic, Permission.SUB)
     return found
@@ -129,7 +125,7 @@ def _locks(command: RemotingCommand) -> list[Need]:
 
 def _subscription_check(command: RemotingCommand) -> list[Need]:
     body = decode_request(command.body, CheckClientConfigBody)
-    return [*_group(body.group), *_topic(body.subscription_data.topic, Permission.SUB)]
+    return [*consuming(body.group), *_topic(body.subscription_data.topic, Permission.SUB)]
 
 
 def _message_by_id(command: RemotingCommand) -> list[Need]:
@@ -139,7 +135,7 @@ def _message_by_id(command: RemotingCommand) -> list[Need]:
 
 def _consume_stats(command: RemotingCommand) -> list[Need]:
     fields = command.fields
-    found = _group(fields.get("consumerGroup"))
+    found = consuming(fields.get("consumerGroup"))
     for name in (fields.get("topic"), *(fields.get("topicList") or "").split(";")):
         found += _topic(name or None, Permission.ANY)
     return found
@@ -154,7 +150,7 @@ def _figure(command: RemotingCommand) -> list[Need]:
         return _topic(key or None, Permission.ANY)
     if name.startswith(("GROUP_", "SNDBCK_")) and "@" in key:
         topic, _, group = key.partition("@")
-        return _topic(topic or None, Permission.ANY) + _group(group)
+        return _topic(topic or None, Permission.ANY) + consuming(group)
     return [ADMINISTRATOR]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from broker.access.accounts import parse
 from broker.access.control import AccessControl
 from broker.client.transport.credentials import Credentials
 from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
-from broker.remoting.command import JSON, ROCKETMQ
+from broker.remoting.command import JSON, ROCKETMQ, frame_head
 from tests.broker.fields import MAY_BE_HELD, pull_fields
 from tests.broker.harness import Client, Group, Pulled
 
@@ -74,6 +76,24 @@ def test_an_account_that_still_may_is_served(group: Group, node: str) -> None:
     let_in(group, "PUB|SUB")
     send(group)
     assert Pulled.of(client.wait(held)).bodies == [b"x"]
+
+
+@pytest.mark.parametrize("node", ["leader", "follower"])
+def test_a_pull_of_an_address_that_is_trusted_no_more_is_refused_whatever_its_fields_are(
+    group: Group, node: str
+) -> None:
+    """Nobody had read them while the address was trusted: they ended its node, as no account could be found in them."""
+    node_id = getattr(group, node)
+    client = group.connect(node_id, host="10.9.0.2")
+    fields = pull_fields(sysFlag=int(MAY_BE_HELD), suspendTimeoutMillis=15_000, unread={"no": "text"})
+    header = json.dumps({"code": RequestCode.PULL_MESSAGE, "opaque": 7, "extFields": fields}).encode()
+    group.members[node_id].process.clients.open[client.connection].received(frame_head(JSON, header, 0))
+    group.advance(1)
+    for member in group.alive():
+        text = (ACCOUNTS % "SUB").replace("10.9.*.*", "10.9.0.1")
+        member.alive.access = AccessControl(parse(text, "accounts.toml"))
+    send(group)
+    assert client.wait(7).code == ResponseCode.NO_PERMISSION
 
 
 @pytest.mark.parametrize("serialization", [JSON, ROCKETMQ])
