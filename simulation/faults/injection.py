@@ -19,6 +19,7 @@ from simulation.faults import (
     operations,
     overload,
     processes,
+    recoveries,
 )
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
@@ -96,6 +97,10 @@ _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {
     "elected in vain": choreographies.elected_in_vain,
     "disk goes in an election": choreographies.disk_goes_in_an_election,
     "no descriptors": disk_faults.no_descriptors,
+    "change over a slow disk": recoveries.change_over_a_slow_disk,
+    "recovery that lasts": recoveries.recovery_that_lasts,
+    "forgotten vote": recoveries.forgotten_vote,
+    "unheard promotion": recoveries.unheard_promotion,
     "core": cores.core,
     "overload": overload.overload,
 }

@@ -11,6 +11,7 @@ here is taken from a promise that was made and did not arrive.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,14 +21,30 @@ from raft.messages import AppendResponse, Message, RecoveryRequest, SnapshotResp
 from raft.recovery_loss import Loss
 from simulation.journal import Violation
 from simulation.judges.group_model import GroupModel
+from simulation.scheduler import MILLISECOND
 
 VOTED_FOR: Final = "a leader has the votes of its term"
 ACKNOWLEDGED: Final = "a match index was acknowledged"
 ANSWERED: Final = "a round counts where it was answered"
 HELD: Final = "what is committed a majority has acknowledged"
 PROMOTED: Final = "who is promoted can vote"
+LEFT: Final = "who is removed leaves enough who can vote"
 ELECTABLE: Final = "who could be elected holds what is committed"
 COUNTED_ON: Final = "who votes holds what was counted on"
+
+
+_JUST_NOW_NS: Final = 400 * MILLISECOND
+"""Whoever has answered within that time is heard, for any leader (`Leader._is_heard`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What a leader has last heard of a member about its recovery."""
+
+    recovers: bool
+    time_ns: int
+    log_end: int
+    """The last entry of the leader's log at that moment."""
 
 
 @dataclass(slots=True)
@@ -49,20 +66,25 @@ class _Leadership:
     """Up to there it has committed as far as it was looked at."""
     trusted_rounds: dict[str, int] = field(default_factory=dict)
     """Member that came back with less -> the first round of which an answer can be of its present life."""
+    words: dict[str, _Word] = field(default_factory=dict)
 
-    def answered(self, message: AppendResponse | SnapshotResponse) -> None:
+    def answered(self, message: AppendResponse | SnapshotResponse, now_ns: int, log_end: int) -> None:
         """A member has answered in this term."""
         self.has_news = True
         if isinstance(message, AppendResponse):
             self.round = max(self.round, message.round)
             self.rounds[message.source] = max(self.rounds.get(message.source, 0), message.round)
-            if not message.success or message.round < self.trusted_rounds.get(message.source, 0):
+            if message.round < self.trusted_rounds.get(message.source, 0):
+                return
+            self.words[message.source] = _Word(message.recovering, now_ns, log_end)
+            if not message.success:
                 return
         known = self.acknowledged.get(message.source, -1)
         self.acknowledged[message.source] = max(known, message.match_index)
 
-    def came_back(self, member: str) -> None:
+    def came_back(self, member: str, now_ns: int, log_end: int) -> None:
         """A member has come back with less than it had: what it has acknowledged until now does not count any more."""
+        self.words[member] = _Word(True, now_ns, log_end)
         self.acknowledged.pop(member, None)
         self.trusted_rounds[member] = self.round + 1
         self.has_news = True
@@ -71,12 +93,15 @@ class _Leadership:
 class Beliefs:
     """Watches the Raft state of all nodes of a group."""
 
-    def __init__(self, model: GroupModel) -> None:
+    def __init__(self, model: GroupModel, now_ns: Callable[[], int]) -> None:
         self._model = model
+        self._now_ns = now_ns
         self.rafts: dict[str, Raft] = {}
         """The Raft state of each process that runs, by its node."""
         self._votes: dict[tuple[int, str], dict[str, bool]] = {}
         """(term, candidate) -> the voters whose votes it has heard, and whether as votes that count only if all do."""
+        self._named: dict[tuple[int, str], dict[str, tuple[str, ...]]] = {}
+        """(term, candidate) -> who must agree, too, as these voters have told it last."""
         self._leaderships: dict[str, _Leadership] = {}
         self._whole: dict[str, None] = {}
         """Nodes that have, or once had, all that they promised with the disk that they have."""
@@ -114,34 +139,37 @@ class Beliefs:
                 # counts.
                 if leadership is not None and leadership.term == message.term:
                     self._check_commit(message.target, leadership)
-                    leadership.answered(message)
+                    leadership.answered(message, self._now_ns(), self._log_end(message.target))
             case VoteResponse(granted=True, pre_vote=False):
                 votes = self._votes.setdefault((message.request_term, message.target), {})
                 # A vote that was given once without that condition stays one.
                 votes[message.source] = votes.get(message.source, True) and message.recovering
+                named = self._named.setdefault((message.request_term, message.target), {})
+                named[message.source] = message.lost_voters
             case RecoveryRequest():
                 leadership = self._leaderships.get(message.target)
                 if leadership is not None:
                     self._check_commit(message.target, leadership)
-                    leadership.came_back(message.source)
+                    leadership.came_back(message.source, self._now_ns(), self._log_end(message.target))
 
     def elected(self, name: str, term: int) -> None:
         """Checks that a new leader has a majority's votes, each given to it in its term (5.2).
 
-        Votes of nodes that may lack what they promised count if all voters vote so (raft/recovery.py, Unanimity).
-        Raises Violation.
+        Votes of nodes that may lack what they promised count if all voters vote so, and all with whom these nodes may
+        have committed what they lack (raft/recovery.py, Unanimity). Raises Violation.
         """
         raft = self.rafts[name]
         voters = raft.configuration.voters
         votes = {**self._votes.get((term, name), {}), name: raft.recovering is not None}
-        granted = [voter for voter in voters if voter in votes]
-        plain = [voter for voter in granted if not votes[voter]]
-        if 2 * len(plain) <= len(voters) and len(granted) < len(voters):
+        named = {**self._named.get((term, name), {}), name: raft.lost_voters}
+        if not are_enough(voters, votes, named):
+            granted = [voter for voter in voters if voter in votes]
+            plain = [voter for voter in granted if not votes[voter]]
             raise Violation(
                 VOTED_FOR,
                 name,
                 f"leads term {term} of {' '.join(voters)}; {' '.join(granted)} voted for it, of these "
-                f"{' '.join(plain) or 'nobody'} with all that they had promised",
+                f"{' '.join(plain) or 'nobody'} with all that they had promised; named are {named}",
             )
         leadership = _Leadership(term, voters, raft.configuration.members, commit_index=raft.commit_index)
         self._leaderships[name] = leadership
@@ -170,6 +198,7 @@ class Beliefs:
             assert leadership is not None, "it was elected"
             configuration = raft.configuration
             if configuration.members != leadership.members or configuration.voters != leadership.voters:
+                self._check_removal(name, leadership, raft)
                 self._check_change(name, leadership, raft, catch_up_entries)
             if leadership.has_news:
                 leadership.has_news = False
@@ -223,9 +252,48 @@ class Beliefs:
                 )
         for member in configuration.members:
             if member not in leadership.members:
-                leadership.came_back(member)  # it may have left before, and have another log now
+                leadership.came_back(
+                    member, self._now_ns(), index
+                )  # it may have left before, and have another log now
         leadership.has_news = True
         leadership.voters, leadership.members = configuration.voters, configuration.members
+
+    def _check_removal(self, name: str, leadership: _Leadership, raft: Raft) -> None:
+        """Checks that no voter goes while of those that stay too many recover, as they have told the leader: nobody of
+        them could be elected (raft/recovery.py, Members).
+
+        Of two that stay one may recover if the one that goes is no help: it recovers itself, or is not heard. Raises
+        Violation.
+        """
+        index, voters = raft.configuration_index, raft.configuration.voters
+        for gone in leadership.voters:
+            if gone in voters:
+                continue
+            # What came behind the change in the same turn was not known when it was asked for.
+            words = {member: word for member, word in leadership.words.items() if word.log_end < index}
+            recover = [voter for voter in voters if voter in words and words[voter].recovers]
+            if not recover or 2 * (len(voters) - len(recover)) > len(voters):
+                continue
+            if len(voters) > 2 or gone == name or self._is_heard(gone, words.get(gone), raft):
+                raise Violation(
+                    LEFT,
+                    name,
+                    f"entry {index} removes {gone}; of {' '.join(voters)}, who stay, {' '.join(recover)} recover",
+                )
+
+    def _is_heard(self, member: str, word: _Word | None, raft: Raft) -> bool:
+        """True if a member has just told the leader that it does not recover."""
+        return (
+            word is not None
+            and not word.recovers
+            and self._now_ns() - word.time_ns <= _JUST_NOW_NS
+            and member in raft.peers
+            and not raft.peers[member].recovering  # a connection that breaks takes that back
+        )
+
+    def _log_end(self, leader: str) -> int:
+        raft = self.rafts.get(leader)
+        return -1 if raft is None else raft.log_terms.last_index
 
     def _check_matches(self, name: str, leadership: _Leadership, raft: Raft) -> None:
         """Checks that a leader takes nothing for durable on a peer that the peer has not told it in its term (5.3).
@@ -254,26 +322,35 @@ class Beliefs:
         """Checks that a leader commits what a majority of its voters has acknowledged in its term (5.3, 5.4).
 
         Its own disk counts like another. Before the commit of a change that has begun since, the majority may be one of
-        those before it. Raises Violation.
+        those before it; and where the change is not on the leader's own disk, it must be one of those, too
+        (raft/recovery.py, Unanimity). Raises Violation.
         """
         raft = self.rafts.get(name)
         if raft is None or raft.term != leadership.term or raft.commit_index == leadership.commit_index:
             return  # one that has stepped down commits nothing more in its term, but by that which ended it
         index = leadership.commit_index = raft.commit_index
+        known = [configuration.voters for _, configuration in raft.configurations[-2:]]
+        have = [voters for voters in known if self._majority_has(name, voters, index, leadership)]
         under_way = raft.configuration_index > index
-        for _, configuration in raft.configurations[-2:] if under_way else raft.configurations[-1:]:
-            voters = configuration.voters
-            held = [
-                _own_index(raft) if voter == name else leadership.acknowledged.get(voter, -1)
-                for voter in voters
-            ]
-            if 2 * sum(one >= index for one in held) > len(voters):
-                return
+        may_be_lost = raft.persisted_index < raft.configuration_index and {*known[0]} <= {name, *raft.peers}
+        if (have if under_way else known[-1] in have) and (not may_be_lost or known[0] in have):
+            return
+        held = {voter: self._held(name, voter, leadership) for voters in known for voter in voters}
         raise Violation(
             HELD,
             name,
-            f"commits entry {index} in term {raft.term}; of {' '.join(voters)} these have acknowledged up to {held}",
+            f"commits entry {index} in term {raft.term}; voters are, and were, {known[::-1]}; "
+            f"on its own disk up to {raft.persisted_index}; these have acknowledged up to {held}",
         )
+
+    def _majority_has(
+        self, leader: str, voters: tuple[str, ...], index: int, leadership: _Leadership
+    ) -> bool:
+        return 2 * sum(self._held(leader, voter, leadership) >= index for voter in voters) > len(voters)
+
+    def _held(self, leader: str, voter: str, leadership: _Leadership) -> int:
+        """Returns up to where a leader may count on a voter's disk."""
+        return _own_index(self.rafts[leader]) if voter == leader else leadership.acknowledged.get(voter, -1)
 
     def _check_counted_on(self, name: str, raft: Raft) -> None:
         """Checks that a node whose vote counts like any other holds what was committed by its acknowledgement.
@@ -348,6 +425,19 @@ class Beliefs:
 def counts_for_commits(raft: Raft, voters: int) -> bool:
     """True unless the node has lost its votes, and is one of more than two voters (raft/recovery.py, An empty disk)."""
     return voters <= 2 or raft.recovering not in (Loss.VOTE, Loss.ALL)
+
+
+def are_enough(
+    voters: Sequence[str], granted: Mapping[str, bool], named: Mapping[str, Sequence[str]]
+) -> bool:
+    """True if these votes, of each the voter and whether it counts only if all agree, are a majority's or all voters'.
+
+    All are also those whom such a voter has `named` (raft/recovery.py, Unanimity).
+    """
+    if 2 * sum(not granted.get(voter, True) for voter in voters) > len(voters):
+        return True
+    others = [other for voter in voters if granted.get(voter) for other in named.get(voter, ())]
+    return all(voter in granted for voter in (*voters, *others))
 
 
 def _own_index(raft: Raft) -> int:

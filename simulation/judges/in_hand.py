@@ -1,21 +1,30 @@
 """A judge of what a leader takes in hand: it must fit what that leader knows at the moment.
 
 Whoever is done wrong would not notice: a question that nobody was asked counts as if somebody had left it without an
-answer, and an offset that comes behind a deletion belongs to whatever has the name next.
+answer, an offset that comes behind a deletion belongs to whatever has the name next, and a send that another leader
+may have stored is there once where nothing has become of that one.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from broker.node.node import Node
 from broker.offsets.commits import OffsetCommits
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.headers import SendHeader
+from broker.requests.connection import Connection
+from broker.sending.send_processor import SendProcessor
 from broker.transactions.checks import TransactionChecks
 from log.formats.record import Record
+from raft.effects import Role
 from simulation.journal import Violation
 from simulation.judges.waits import part_of
 
 HEARD: Final = "questions that are counted can be asked"
+LOOKED_FOR: Final = "a send of before its leadership is looked for before it is stored"
 OF_ITS_TIME: Final = "nothing is stored behind a deletion under way"
 
 
@@ -39,5 +48,46 @@ def watch_what_is_in_hand(name: str, node: Node) -> None:
         if goes and (group, topic, queue_id) in commits._staged:
             raise Violation(OF_ITS_TIME, name, f"{offset} of {group} in {topic}/{queue_id}, while that goes")
 
+    _watch_sends(name, node)
     checks._ask_or_give_up = asks  # type: ignore[method-assign]
     commits.stage = stages  # type: ignore[method-assign]
+
+
+def _watch_sends(name: str, node: Node) -> None:
+    """Looks at what is stored without being looked for: it must be a first attempt, whose floor was told in this term.
+
+    What leaders of earlier terms have stored since it was made can never be committed then (repeated_sends.py, 1).
+    """
+    sends, replica = getattr(node._routes[RequestCode.SEND_MESSAGE][0], "__self__", None), node.replica
+    assert isinstance(sends, SendProcessor), "it has the route"
+    append, append_batch = sends._append, sends._batches.append
+    term, begin = -1, 0
+
+    def role_changed() -> None:
+        nonlocal term, begin
+        if replica.raft.role is Role.LEADER and replica.term != term:
+            term, begin = replica.term, replica.store.log.end_position
+
+    def check(command: RemotingCommand, header: SendHeader) -> None:
+        is_decided = command is sends._once._decided
+        if header.once is not None and not is_decided and (header.again or header.once <= begin):
+            attempt = "a repeated attempt" if header.again else "a first attempt"
+            raise Violation(
+                LOOKED_FOR,
+                name,
+                f"stores {attempt} with the floor {header.once}; its term {term} began at {begin}",
+            )
+
+    def appends(connection: Connection, command: RemotingCommand, header: SendHeader, *more: Any) -> None:
+        check(command, header)
+        append(connection, command, header, *more)
+
+    def appends_batch(
+        connection: Connection, command: RemotingCommand, header: SendHeader, *more: Any
+    ) -> Iterator[None]:
+        check(command, header)
+        return append_batch(connection, command, header, *more)
+
+    node.listeners.role_changes.append(role_changed)
+    sends._append = appends  # type: ignore[assignment, method-assign]
+    sends._batches.append = appends_batch  # type: ignore[assignment, method-assign]

@@ -39,9 +39,11 @@ from simulation.judges.marks import Marks
 from simulation.judges.own_state import OwnState
 from simulation.judges.power_losses import CAUSE, PowerLosses
 from simulation.judges.reads import Reads
+from simulation.judges.recoveries import Recoveries
 from simulation.judges.replicated_state import ReplicatedState
 from simulation.judges.room import watch_room
-from simulation.judges.steps import Steps
+from simulation.judges.steps import Steps, watch_patience
+from simulation.judges.subscribed import watch_subscribed_pulls
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.data_files import data_file
 from simulation.randomness import Random
@@ -147,8 +149,9 @@ class Monitor:
         self._sync_flush = sync_flush
         self._marks = Marks(journal, self.model)
         self.power_losses = PowerLosses(self.model, sync_flush=sync_flush)
-        self._beliefs = Beliefs(self.model)
+        self._beliefs = Beliefs(self.model, now_ns)
         self._steps = Steps(self._beliefs.rafts)
+        self._recoveries = Recoveries(self._beliefs.rafts, lambda: self.model.last_index)
         self._own_state = OwnState(self._beliefs.rafts, sync_flush=sync_flush)
         self._reads = Reads()
         self._group_time = GroupTime()
@@ -201,7 +204,9 @@ class Monitor:
         watch_forwards(host.name, node._relayed)
         watch_room(node, self._journal)
         watch_what_is_in_hand(host.name, node)
-        self._watch_votes(host.name, replica)
+        watch_subscribed_pulls(host.name, node, self.model)
+        self._watch_words(host.name, replica)
+        watch_patience(host.name, replica.raft)
         node.listeners.role_changes.append(look_at_clock)
         if replica.raft.commit_index > self.model.last_index:
             raise Violation("recovery", host.name, f"starts with commit index {replica.raft.commit_index}")
@@ -219,6 +224,7 @@ class Monitor:
         self._replicated_state.started(host.name, replica.applied)
         self._later_lives.started(host.name)
         self._beliefs.started(host.name, replica.raft)
+        self._recoveries.started(host.name, replica.raft)
         less = f" (LESS: it had up to {held_index})" if log.last_index < held_index else ""
         self._note(
             host.name,
@@ -281,10 +287,11 @@ class Monitor:
         watched = self._watched.get(host.name)
         is_up = watched is not None and watched.log is not None
         if role == "candidate":
-            # No message tells of the vote that a candidate gives itself, so `_watch_votes` does not see it.
+            # No message tells of the vote that a candidate gives itself, so `_watch_words` does not see it.
             self.voted(host.name, term, host.name)
             if is_up:
                 self._steps.stands(host.name, term)
+                self._recoveries.stands(host.name, term)
         if host.process is not None:
             replica = host.process.replica
             self._marks.role(host.name, role, term, replica.raft, self._now_ns())
@@ -293,6 +300,7 @@ class Monitor:
             self.elections += 1
             self.model.elected(host.name, term, watched.log, self._now_ns())
             self._beliefs.elected(host.name, term)
+            self._recoveries.elected(host.name)
             self._reads.elected(host.name, term)
             self._own_state.elected(host.name, term)
 
@@ -431,6 +439,7 @@ class Monitor:
             watched.has_new_disk = False
             self.power_losses.is_whole(name)
         self._beliefs.turned(name, raft, host.limits.catch_up_lag_entries)
+        self._recoveries.turned(name, raft)
         self._reads.turned(name, raft, replica.leadership.reads.confirming)
         self._group_time.turned(name, replica, self._now_ns())
         self._own_state.turned(host, raft, store.log, store.snapshot.applied_index)
@@ -466,14 +475,18 @@ class Monitor:
                         "age spares what waits", name, f"the log begins at {begin}, {message.record} waits"
                     )
 
-    def _watch_votes(self, name: str, replica: Replica) -> None:
-        """Looks at each vote of a node's new process when it is given: it may arrive when the disk is another one."""
+    def _watch_words(self, name: str, replica: Replica) -> None:
+        """Looks at what a node's new process says when it says it, votes before all: a vote may arrive when the disk
+        is another one.
+        """
         send = replica._handlers[Send]
 
         def sends(effect: Send) -> None:
             message = effect.message
             if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
                 self.voted(name, message.request_term, message.target)
+            self._recoveries.says(name, message)
+            self._own_state.says(name, message)
             send(effect)
 
         replica._handlers[Send] = sends
@@ -506,6 +519,7 @@ class Monitor:
         self._reads.heard(message)
         self._marks.heard(message, self._beliefs.rafts.get(message.target))
         self._steps.hears(message)
+        self._recoveries.heard(message)
 
     def taken(self, frame: RaftFrame) -> None:
         """Looks at what the node has made of it. Raises Violation."""

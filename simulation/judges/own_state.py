@@ -21,6 +21,7 @@ from log.notes.snapshot import decode_snapshot
 from raft.configuration import Configuration
 from raft.core import Raft
 from raft.effects import Role
+from raft.messages import AppendResponse, Message, SnapshotResponse
 from raft.reasons import Reason
 from raft.succession import Transfer
 from raft.terms import LogTerms
@@ -131,12 +132,29 @@ class OwnState:
         It is if the entry there is of the same term: then all before are the same (log matching). Raises Violation.
         """
         agreed = (raft.term, raft.agreed_index)
-        leaders = self._leaders_logs.get(raft.term)
-        if agreed == seen.agreed or leaders is None:
-            return
-        seen.agreed = agreed
-        index, log = raft.agreed_index, raft.log_terms
-        if index < log.first_index - 1:
+        if agreed != seen.agreed:
+            seen.agreed = agreed
+            self._check_agrees(name, raft, raft.agreed_index)
+
+    def says(self, name: str, message: Message) -> None:
+        """Looks at what a follower says when it says it: what it believes behind its turn may be less.
+
+        Raises Violation.
+        """
+        match message:
+            case AppendResponse(success=True):
+                index = message.log_index
+            case SnapshotResponse():
+                index = message.match_index
+            case _:
+                return
+        raft = self._rafts.get(name)
+        if raft is not None and raft.term == message.term:
+            self._check_agrees(name, raft, index)
+
+    def _check_agrees(self, name: str, raft: Raft, index: int) -> None:
+        leaders, log = self._leaders_logs.get(raft.term), raft.log_terms
+        if leaders is None or index < log.first_index - 1:
             return
         if index > log.last_index or not leaders.holds(index, log.term_at(index)):
             own = "none" if index > log.last_index else f"one of term {log.term_at(index)}"

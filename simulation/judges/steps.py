@@ -24,6 +24,8 @@ from raft.messages import (
 )
 from raft.recovery_loss import Loss
 from simulation.journal import Violation
+from simulation.judges.beliefs import are_enough
+from simulation.scheduler import SECOND
 
 STALE: Final = "what is of an earlier term changes nothing"
 PROMISES: Final = "a PreVote changes neither term nor vote"
@@ -31,6 +33,7 @@ DEFENDED: Final = "who leads gives no vote"
 GRANTED: Final = "a vote goes to a log that lacks nothing of the voter's"
 CALLED: Final = "a transfer is what the leader has asked for"
 STANDS: Final = "who stands for election is a voter"
+PATIENT: Final = "who hears its leader waits for it"
 PROMISED: Final = "who stands for election was promised a majority"
 
 _OF_ONE_TERM: Final = (AppendRequest, AppendResponse, SnapshotRequest, SnapshotResponse, TimeoutNow)
@@ -50,6 +53,8 @@ class Steps:
         """The vote of its target, its term, and the end of its log, before a request for a vote."""
         self._promises: dict[tuple[int, str], dict[str, bool]] = {}
         """(term, node) -> who has told it to vote for it there, and whether that counts only if all do."""
+        self._named: dict[tuple[int, str], dict[str, tuple[str, ...]]] = {}
+        """(term, node) -> who must promise, too, as these have told it last."""
         self._called: set[tuple[int, str]] = set()
         """(term, node): the leader of the term has asked the node to stand for election."""
 
@@ -77,6 +82,8 @@ class Steps:
         if message.pre_vote and message.granted:
             promises = self._promises.setdefault((message.request_term, message.target), {})
             promises[message.source] = promises.get(message.source, True) and message.recovering
+            named = self._named.setdefault((message.request_term, message.target), {})
+            named[message.source] = message.lost_voters
 
     def _hears_request(self, message: VoteRequest, raft: Raft) -> None:
         if message.pre_vote:
@@ -128,7 +135,7 @@ class Steps:
 
         It is a voter, or the one whose removal is not committed (dissertation 4.2.2). A majority has promised its votes
         for that very term (9.6), or the leader of the term before has asked for the election (3.10). Promises of nodes
-        that may lack what they acknowledged count if all promise (raft/recovery.py, Unanimity).
+        that may lack what they acknowledged count if all promise, and who was with them (raft/recovery.py, Unanimity).
         """
         raft = self._rafts[name]
         voters = raft.configuration.voters
@@ -138,14 +145,43 @@ class Steps:
         if (term - 1, name) in self._called:
             return  # a leader that hands over has seen to it that its heir may win (3.10)
         promises = {**self._promises.get((term, name), {}), name: raft.recovering is not None}
-        promised = [voter for voter in voters if voter in promises]
-        plain = [voter for voter in promised if not promises[voter]]
-        if 2 * len(plain) <= len(voters) and len(promised) < len(voters):
+        named = {**self._named.get((term, name), {}), name: raft.lost_voters}
+        if not are_enough(voters, promises, named):
+            promised = [voter for voter in voters if voter in promises]
             raise Violation(
                 PROMISED,
                 name,
-                f"stands in term {term}; of {' '.join(voters)} {' '.join(promised)} would vote for it, as it has heard",
+                f"stands in term {term}; of {' '.join(voters)} {' '.join(promised)} would vote for it, as it has "
+                f"heard; named are {named}",
             )
+
+
+def watch_patience(name: str, raft: Raft) -> None:
+    """Looks at what a node's new process makes of what its leader says, be it refused: it waits for an election timeout
+    from then on (5.2). From then on `step` raises Violation.
+    """
+    step = raft.step
+
+    def steps(message: Message, now: int) -> None:
+        step(message, now)
+        if not isinstance(message, AppendRequest | SnapshotRequest) or raft.leader != message.source:
+            return
+        # While it recovers that is the time of its next question, and of a learner there is none.
+        deadline = None if raft.recovering is not None else raft.deadline()
+        is_of_term = message.term == raft.term
+        if (
+            is_of_term
+            and deadline is not None
+            and deadline < now + raft._state.options.election_timeout_min_ns
+        ):
+            raise Violation(
+                PATIENT,
+                name,
+                f"hears {message.source}, which leads term {raft.term}, and would wait for "
+                f"{(deadline - now) / SECOND:.3f} s",
+            )
+
+    raft.step = steps  # type: ignore[method-assign]
 
 
 def _state_of(raft: Raft) -> tuple[object, ...]:

@@ -18,6 +18,7 @@ from simulation.plans.fault_times import Rhythm, draw_fault
 from simulation.plans.intervals import with_short_intervals
 from simulation.plans.plan import CHOREOGRAPHIES, FAULT_KINDS, Fault, Limits, Plan, Shape
 from simulation.plans.room import with_founder, with_little_room
+from simulation.plans.small_groups import with_small_groups
 from simulation.plans.swarm import NEEDS_SYNC, is_of_second_group, over_groups
 from simulation.randomness import Random, stream
 from simulation.scheduler import MILLISECOND, SECOND
@@ -45,6 +46,10 @@ _LATER_KINDS: Final = {
     "elected in vain": 0.1,
     "disk goes in an election": 0.1,
     "no descriptors": 0.15,
+    "change over a slow disk": 0.2,
+    "recovery that lasts": 0.2,
+    "forgotten vote": 0.1,
+    "unheard promotion": 0.2,
 }
 """Choreographies that are in no covering array, with their shares of the dense plans: each has a stream of its own, so
 that the seeds without it stay as they are."""
@@ -159,7 +164,7 @@ def draw_dense_plan(seed: int, number: int, *, seconds: int = 60, nodes: int | N
         limits=_with_later_limits(seed, _draw_limits(stream(f"limits {seed}"))),
         shape=_draw_shape(stream(f"shape {seed}"), group_size),
     )
-    plan = _with_harmed_lives(_with_second_group(plan, kinds))
+    plan = _with_harmed_lives(_with_second_group(with_small_groups(plan), kinds))
     plan = with_little_room(with_founder(plan), _LITTLE_ROOM_SHARE)
     return with_short_intervals(plan, _SHORT_INTERVALS_SHARE)
 

@@ -46,6 +46,10 @@ LATER_KINDS: Final = (
     "elected in vain",
     "disk goes in an election",
     "no descriptors",
+    "change over a slow disk",
+    "recovery that lasts",
+    "forgotten vote",
+    "unheard promotion",
 )
 """Kinds that a share of the seeds has beside what they draw, or in its place (plans/seeds.py; all but the first three:
 plans/dense.py; "other work", "at a moment", "client pause" and "no descriptors" in both)."""

@@ -15,6 +15,11 @@ from simulation.randomness import Random
 from simulation.workload.context import Context
 
 _CATCHING_UP_S = 3.0
+_ASKING = (
+    *("transfer", "membership", "transfer in a change", "change without one", "at a moment"),
+    *("change over a slow disk", "recovery that lasts", "unheard promotion"),
+)
+"""The kinds of faults in which operators have something to do."""
 
 
 async def operate(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
@@ -29,9 +34,7 @@ async def operate(context: Context, runtime: Runtime, writer: TraceWriter) -> No
             except ClientError as error:
                 context.journal.note("operator", f"in vain: {error}")
 
-        if context.wishes.expected.isdisjoint(
-            ("transfer", "membership", "transfer in a change", "change without one", "at a moment")
-        ):
+        if context.wishes.expected.isdisjoint(_ASKING):
             await runtime.sleep(math.inf)  # nobody will ask
         while True:
             await runtime.sleep(0.2)

@@ -10,14 +10,19 @@ from types import MethodType, SimpleNamespace
 from typing import Any
 
 from broker.offsets.commits import OffsetCommits
+from broker.reading.held_pulls import HeldPulls
+from broker.remoting.codes import RequestCode
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.read_barriers import ReadBarriers
+from broker.sending.batches import Batches
+from broker.sending.send_processor import SendProcessor
 from broker.state.metadata import Metadata
 from broker.transactions.checks import TransactionChecks
 from log.entries.entry_log import EntryLog
 from log.options import StoreOptions
 from raft.configuration import Configuration
 from raft.effects import Role, Send
+from raft.messages import Message
 from raft.recovery_loss import Loss
 from raft.terms import LogTerms
 
@@ -36,6 +41,8 @@ class RaftState:
         self.role = Role.FOLLOWER
         self.term = 1
         self.vote: str | None = None
+        self.node_id = VOTERS[0]
+        self.lost_voters: tuple[str, ...] = ()
         self.leader: str | None = None
         self.counted_votes: tuple[str, ...] = ()
         self.recovering: Loss | None = None
@@ -55,6 +62,9 @@ class RaftState:
         self._configurations: Sequence[tuple[int, Configuration]] = ()
         for name, value in said.items():
             setattr(self, name, value)
+
+    def step(self, message: Message, now: int) -> None:
+        """A message changes nothing."""
 
     @property
     def log_terms(self) -> LogTerms:
@@ -124,15 +134,35 @@ def replica(node_id: str = "n0", **said: Any) -> Any:
     return stand_in(**(usual | said))
 
 
+def pulls(subscribed: tuple[str, str] | None = None) -> HeldPulls:
+    """Held pulls of a node whose consumer groups subscribe to that, and which answers nobody."""
+    held = HeldPulls.__new__(HeldPulls)
+    held._checks = stand_in(subscribed=lambda _: subscribed)
+    held._responses = stand_in(respond=lambda *_: None)
+    return held
+
+
+def _sends() -> SendProcessor:
+    """What stores sends, and has stored none."""
+    sends = SendProcessor.__new__(SendProcessor)
+    sends._batches = Batches.__new__(Batches)
+    return sends
+
+
 def node(**said: Any) -> Any:
     """A node that nobody has asked for anything."""
-    # Judges find a node's parts by what listens to it; these two hear nothing.
-    parts = [OffsetCommits.__new__(OffsetCommits), TransactionChecks.__new__(TransactionChecks)]
+    # Judges find a node's parts by what listens to it; these hear nothing.
+    parts = [
+        OffsetCommits.__new__(OffsetCommits),
+        TransactionChecks.__new__(TransactionChecks),
+        said.get("pulls") or pulls(),
+    ]
     deaf = [MethodType(lambda *_: None, part) for part in parts]
     usual = {
         "replica": said.get("replica") or replica(),
         "listeners": stand_in(arrivals=[], role_changes=deaf, commands=[]),
         "long_requests": stand_in(in_steps=()),
+        "_routes": {RequestCode.SEND_MESSAGE: (_sends().send,)},
         "_relayed": stand_in(forwarded=None, _received=None),
         "waiting_places": stand_in(leader=stand_in(), answer=stand_in(), turn=stand_in()),
     }

@@ -19,11 +19,13 @@ from simulation.judges.beliefs import (
     COUNTED_ON,
     ELECTABLE,
     HELD,
+    LEFT,
     PROMOTED,
     VOTED_FOR,
     Beliefs,
 )
 from simulation.judges.group_model import GroupModel
+from simulation.scheduler import SECOND
 from tests.simulation import stand_ins
 
 _CATCH_UP = 2
@@ -48,7 +50,8 @@ class Group:
 
     def __init__(self, size: int = 3) -> None:
         self.model = GroupModel()
-        self.beliefs = Beliefs(self.model)
+        self.now_ns = 0
+        self.beliefs = Beliefs(self.model, lambda: self.now_ns)
         names = tuple(f"n{number}" for number in range(size))
         self.nodes = [Node(name, names, 3) for name in names]
         for node in self.nodes:
@@ -141,6 +144,31 @@ def test_votes_of_recovering_nodes_make_a_leader_if_all_vote_for_it(group: Group
     group.elect()
 
 
+@pytest.mark.parametrize("agrees", [False, True])
+def test_all_are_also_those_with_whom_they_may_have_committed_what_they_lack(
+    group: Group, agrees: bool
+) -> None:
+    marked = VoteResponse("n1", "n0", 1, 1, True, False, recovering=True, lost_voters=("n0", "n1", "n3"))
+    group.beliefs.heard(marked)
+    group.vote("n2", recovering=True)
+    if agrees:
+        group.vote("n3")
+        group.elect()
+    else:
+        with pytest.raises(Violation, match=VOTED_FOR):
+            group.elect()
+
+
+def test_a_candidate_that_recovers_names_them_itself(group: Group) -> None:
+    group.leader.recovering, group.leader.lost_voters = Loss.ENTRIES, ("n0", "n3")
+    group.vote("n1", recovering=True)
+    group.vote("n2")
+    with pytest.raises(Violation, match=VOTED_FOR):
+        group.elect()
+    group.vote("n1")  # with n2 a majority, which has all that it promised
+    group.elect()
+
+
 def test_what_was_acknowledged_in_the_term_is_a_match(group: Group) -> None:
     group.lead()
     group.answer("n1", 2)
@@ -214,6 +242,62 @@ def test_a_disk_that_is_new_begins_to_be_whole_anew(group: Group) -> None:
     group.nodes[3].recovering = Loss.VOTE
     with pytest.raises(Violation, match=PROMOTED):
         group.look(group.leader)
+
+
+def _remove(group: Group, node: str) -> None:
+    """n0 has that voter leave in entry 3."""
+    group.leader.earlier = group.leader.configuration.voters
+    group.leader.configuration = Configuration(tuple(one for one in group.leader.earlier if one != node))
+    group.leader.configuration_index = 3
+
+
+def _leads_over(group: Group, *, n1_recovers: bool) -> None:
+    """n0 leads, and has heard of the others."""
+    group.lead()
+    group.leader.peers = {name: stand_ins.peer(name, recovering=name == "n1") for name in ("n1", "n2")}
+    group.answer("n2", 2)
+    group.beliefs.heard(AppendResponse("n1", "n0", 1, True, 2, 2, 1, recovering=n1_recovers))
+
+
+@pytest.mark.parametrize("gone", ["n0", "n2"])
+def test_who_is_removed_leaves_enough_who_can_vote(group: Group, gone: str) -> None:
+    _leads_over(group, n1_recovers=True)
+    _remove(group, gone)
+    with pytest.raises(Violation, match=LEFT):
+        group.look(group.leader)
+
+
+def test_who_recovers_may_go_and_of_those_who_can_vote_one(group: Group) -> None:
+    _leads_over(group, n1_recovers=True)
+    _remove(group, "n1")
+    group.look(group.leader)
+    again = Group()
+    _leads_over(again, n1_recovers=False)
+    _remove(again, "n2")
+    again.look(again.leader)
+
+
+@pytest.mark.parametrize("why", ["it recovers", "its connection is broken", "it is silent"])
+def test_of_two_that_stay_one_may_recover_if_who_goes_is_no_help(group: Group, why: str) -> None:
+    _leads_over(group, n1_recovers=True)
+    if why == "it recovers":
+        group.beliefs.heard(RecoveryRequest("n2", "n0", 1, 7))
+    elif why == "its connection is broken":
+        group.leader.peers["n2"].recovering = True
+    else:
+        group.now_ns = SECOND
+    _remove(group, "n2")
+    group.look(group.leader)
+
+
+def test_what_is_heard_behind_a_removal_was_not_known_before(group: Group) -> None:
+    group.lead()
+    group.leader.peers = {name: stand_ins.peer(name, recovering=False) for name in ("n1", "n2")}
+    group.answer("n2", 2)
+    _remove(group, "n2")
+    group.leader.holds(4)
+    group.beliefs.heard(RecoveryRequest("n1", "n0", 1, 7))
+    group.look(group.leader)
 
 
 def test_who_lacks_what_is_committed_has_no_majority(group: Group) -> None:
@@ -334,6 +418,25 @@ def test_before_a_change_is_committed_the_majority_may_be_of_those_before_it(gro
     group.leader.commit_index = 2
     with pytest.raises(Violation, match=HELD):
         group.look(group.leader)
+
+
+@pytest.mark.parametrize("flushed", [2, 3])
+def test_a_change_that_its_own_disk_lacks_takes_a_majority_of_those_before_it(
+    group: Group, flushed: int
+) -> None:
+    """n2 joins n0 and n1: without what n0 has not flushed yet its own disk counts in neither majority."""
+    group.lead()
+    leader = group.leader
+    leader.peers = {name: stand_ins.peer(name) for name in ("n1", "n2")}
+    leader.earlier, leader.configuration_index, leader.persisted_index = ("n0", "n1"), 3, flushed
+    for name in ("n1", "n2"):
+        group.answer(name, 3)
+    leader.commit_index = 3
+    if flushed == 3:
+        group.look(leader)
+    else:
+        with pytest.raises(Violation, match=HELD):
+            group.look(leader)
 
 
 def test_nor_when_its_own_removal_ends_its_leadership(group: Group) -> None:

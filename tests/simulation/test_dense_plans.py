@@ -133,7 +133,10 @@ def test_a_choreography_happens(kind: str) -> None:
     faults = tuple(
         Fault(at * SECOND, kind, at, SECOND, 0.2 if at < 10 else 0.7) for at in (4, 6, 8, 11, 13, 15)
     )
-    result = run_plan(_plan(faults=faults, seconds=37))
+    plan = _plan(faults=faults, seconds=37)
+    if kind == "unheard promotion":  # of what was flushed at once power takes nothing
+        plan = replace(plan, flush="async", shape=Shape(fewest_voters=2))
+    result = run_plan(plan)
     _holds(result)
     begins = [float(line.split()[0]) for line in result.transcript if f"FAULT {kind}" in line]
     assert len(begins) == result.fault_counts[kind]
@@ -155,6 +158,10 @@ def test_a_choreography_happens(kind: str) -> None:
         "client pause": "client pause",
         "elected in vain": "depose",
         "disk goes in an election": "new disk",
+        "change over a slow disk": "membership",
+        "recovery that lasts": "new disk",
+        "forgotten vote": "new disk",
+        "unheard promotion": "membership",
     }
     assert result.fault_counts.get(parts[kind], 0) > 0 or any(
         f"FAULT {parts[kind]}" in line for line in result.transcript

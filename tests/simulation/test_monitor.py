@@ -80,7 +80,7 @@ def test_a_vote_is_held_to_the_disk_of_the_time_at_which_it_is_given(saved: bool
     if saved:
         voter.vote(1, "n1")
     replica = stand_ins.replica()
-    voter.monitor._watch_votes("n0", replica)
+    voter.monitor._watch_words("n0", replica)
     vote = VoteResponse("n0", "n1", 1, 1, granted=True)
     if not saved:
         with pytest.raises(Violation, match="votes are durable"):

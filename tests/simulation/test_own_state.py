@@ -16,6 +16,7 @@ from log.notes.snapshot import SnapshotFile
 from log.options import StoreOptions
 from raft.configuration import Configuration
 from raft.effects import Role
+from raft.messages import AppendResponse, SnapshotResponse
 from raft.reasons import Reason
 from raft.succession import Transfer
 from simulation.journal import Violation
@@ -104,6 +105,20 @@ def test_a_follower_agrees_to_what_is_its_leaders(group: Group) -> None:
     for index in (-1, 0, 1, 2, 3):
         follower.agreed_index = index
         group.looks_at(follower)
+
+
+def test_a_follower_tells_of_no_more_than_it_has_of_its_leader(group: Group) -> None:
+    """Whatever it believes again when its turn is over."""
+    _follow(group, (1, 1, 3), (1, 1, 2))
+    for index in (-1, 0, 1):
+        group.own_state.says("n1", AppendResponse("n1", "n0", 3, True, -1, index, 1))
+        group.own_state.says("n1", SnapshotResponse("n1", "n0", 3, index))
+    group.own_state.says("n1", AppendResponse("n1", "n0", 3, False, -1, 2, 1))
+    group.own_state.says("n1", AppendResponse("n1", "n0", 2, True, -1, 2, 1))  # of another leader's log
+    with pytest.raises(Violation, match=AGREED):
+        group.own_state.says("n1", AppendResponse("n1", "n0", 3, True, 1, 2, 1))
+    with pytest.raises(Violation, match=AGREED):
+        group.own_state.says("n1", SnapshotResponse("n1", "n0", 3, 2))
 
 
 @pytest.mark.parametrize("index", [1, 2, 4])

@@ -9,11 +9,31 @@ import pytest
 
 from raft.configuration import Configuration
 from raft.effects import Role
-from raft.messages import AppendResponse, Message, TimeoutNow, VoteRequest, VoteResponse
+from raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Message,
+    SnapshotRequest,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from raft.options import RaftOptions
 from raft.recovery_loss import Loss
 from raft.terms import LogTerms
 from simulation.journal import Violation
-from simulation.judges.steps import CALLED, DEFENDED, GRANTED, PROMISED, PROMISES, STALE, STANDS, Steps
+from simulation.judges.steps import (
+    CALLED,
+    DEFENDED,
+    GRANTED,
+    PATIENT,
+    PROMISED,
+    PROMISES,
+    STALE,
+    STANDS,
+    Steps,
+    watch_patience,
+)
 from tests.simulation import stand_ins
 
 _VOTERS = stand_ins.VOTERS
@@ -148,6 +168,45 @@ def test_promises_of_nodes_that_recover_count_if_all_promise(watched: Watched) -
         watched.steps.stands("n0", 4)
     watched.is_promised("n2")
     watched.steps.stands("n0", 4)
+
+
+def test_and_if_those_promise_with_whom_they_may_have_committed_what_they_lack(watched: Watched) -> None:
+    promise = VoteResponse("n1", "n0", 3, 4, True, True, recovering=True, lost_voters=("n1", "n4"))
+    watched.takes(promise)
+    watched.is_promised("n2", recovering=True)
+    with pytest.raises(Violation, match=PROMISED):
+        watched.steps.stands("n0", 4)
+    watched.is_promised("n4")
+    watched.steps.stands("n0", 4)
+
+
+_PATIENCE_NS = RaftOptions().election_timeout_min_ns
+
+
+@pytest.mark.parametrize(
+    ("changes", "deadline", "is_found"),
+    [
+        ({}, _PATIENCE_NS + 5, False),
+        ({}, _PATIENCE_NS + 4, True),
+        ({}, None, False),
+        ({"recovering": Loss.ENTRIES}, 6, False),
+        ({"leader": "n2"}, 6, False),
+        ({"term": 4}, 6, False),
+    ],
+)
+def test_who_hears_its_leader_waits_for_an_election_timeout(
+    changes: dict[str, Any], deadline: int | None, is_found: bool
+) -> None:
+    raft = stand_ins.raft(**({"leader": "n1", "term": 3} | changes))
+    raft._state, raft.deadline = stand_ins.stand_in(options=RaftOptions()), lambda: deadline
+    watch_patience("n0", raft)
+    for message in (
+        AppendRequest("n1", "n0", 3, 5, 3, (), 0, 1),
+        SnapshotRequest("n1", "n0", 3, 5, 3, -1, Configuration(_VOTERS)),
+    ):
+        with pytest.raises(Violation, match=PATIENT) if is_found else nullcontext():
+            raft.step(message, 5)
+    raft.step(TimeoutNow("n1", "n0", 3), 5)
 
 
 def test_whom_the_leader_calls_needs_no_promise(watched: Watched) -> None:
