@@ -18,8 +18,8 @@
     ├── OutboxFull                 an outbox has no room now: wait for it with `send`
     ├── TransactionUndecided       no broker confirmed a commit or rollback in time: it will ask the producer's `check`
     ├── ReplyTimeout               no reply came in time: whether the request was handled is unknown
-    ├── DamagedMessage             a received body does not match its checksum or cannot be unpacked; another replica
-    │                              of the broker may have it whole
+    ├── DamagedMessage             a received message cannot be read, its body does not match its checksum or cannot be
+    │                              unpacked; another replica of the broker may have it whole
     ├── DamagedOffsets             a consumer's own file of offsets is damaged, and so is its backup: somebody must
     │                              decide where to go on
     ├── OffsetsNotStored           that file could not be written; it still holds the offsets before
@@ -36,6 +36,8 @@ a send turns them into `NotDelivered` or `SendOutcomeUnknown` once its attempts 
 
 from collections.abc import Sequence
 from typing import Any
+
+from log.errors import RecordError
 
 
 class ClientError(Exception):
@@ -207,8 +209,9 @@ class ReplyTimeout(ClientError):
         self.correlation_id = correlation_id
 
 
-class DamagedMessage(ClientError):
-    """A received body does not match its checksum or cannot be unpacked: it was damaged on the way or in a store."""
+class DamagedMessage(ClientError, RecordError):
+    """A received message cannot be read, or its body does not match its checksum or cannot be unpacked: it was damaged
+    on the way or in a store."""
 
 
 class DamagedOffsets(ClientError):

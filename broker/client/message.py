@@ -127,10 +127,16 @@ class MessageView(msgspec.Struct, eq=False, gc=False):
 
     @property
     def head(self) -> RecordHead:
-        """The fixed fields of the record (`MessageDecoder`)."""
+        """The fixed fields of the record (`MessageDecoder`). All that is read of a message comes from here.
+
+        Raises DamagedMessage.
+        """
         head = self._head
         if head is None:
-            head = self._head = peek(self._buffer, self._start)
+            try:
+                head = self._head = peek(self._buffer, self._start)
+            except RecordError as error:
+                raise DamagedMessage(f"{self.queue}: a message cannot be read: {error}") from error
         return head
 
     @property

@@ -13,6 +13,7 @@ out.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections import deque
@@ -25,6 +26,7 @@ from broker.client.errors import (
     BrokerBusy,
     BrokerError,
     ConnectionFailed,
+    DamagedMessage,
     NameServerUnavailable,
     NoRoute,
     UsageError,
@@ -118,7 +120,9 @@ class QueueReader:
         """The offset after the last message that the application is done with; None before the start is known."""
         # Looked up only when somebody asks: most messages are followed by the next one before that.
         if self._done is not None:
-            self._consumer_offset = self._done.queue_offset + 1
+            # A damaged one does not tell its offset; the next one moves on.
+            with contextlib.suppress(DamagedMessage):
+                self._consumer_offset = self._done.queue_offset + 1
             self._done = None
         return self._consumer_offset
 

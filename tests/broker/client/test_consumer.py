@@ -14,7 +14,7 @@ import trio
 
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.intake import FetchLimits
-from broker.client.errors import BrokerError, ClientClosed, ConnectionFailed, UsageError
+from broker.client.errors import BrokerError, ClientClosed, ConnectionFailed, DamagedMessage, UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.remoting.bodies import HeartbeatData
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -314,6 +314,28 @@ async def test_a_broker_that_does_not_hold_pulls_is_not_asked_in_a_circle(
         await consumer.wait_assigned()
         await trio.sleep(20)
         assert len(data_pulls(broker)) < 40
+
+
+async def test_a_message_that_cannot_be_read_ends_no_consumer(broker: Broker, runtime: ClientRuntime) -> None:
+    def damage(link: Link, command: RemotingCommand) -> RemotingCommand:
+        body = bytearray(command.body)
+        if body:
+            second = int.from_bytes(body[:4], "big")
+            body[second + 4] ^= 1  # its magic number
+        command.body = bytes(body)
+        return command
+
+    fill(broker, 3)
+    broker.script(PULL, *[broker.instead(damage)] * 2)
+    async with consuming(runtime) as consumer:
+        whole, damaged, last = await take(consumer, 3)
+        with pytest.raises(DamagedMessage):
+            _ = damaged.body
+        assert bodies([whole, last]) == [b"0", b"2"]
+        await trio.sleep(6)  # in which offsets are stored
+        assert stored_offset(broker) in (None, 0), "what the damaged one does not tell is not known"
+        await consumer.commit()
+        assert stored_offset(broker) == 3
 
 
 async def test_prefetch_is_bounded(broker: Broker, runtime: ClientRuntime) -> None:
