@@ -29,7 +29,8 @@ class OneGroup(Parameters, frozen=True):
 
 
 class Again(OneGroup, frozen=True):
-    """How many dead letters to send again, and how many in a second; with ``again`` also those sent again before."""
+    """How many dead letters to send again, and how many in a second; with ``again`` also those sent again before: as
+    `redrive` takes them."""
 
     limit: Annotated[int, msgspec.Meta(ge=1)]
     rate_per_s: Annotated[float, msgspec.Meta(gt=0, le=100_000)]
@@ -52,16 +53,7 @@ async def send_again(seat: Seat, parameters: Again) -> InPart[Redriven]:
         raise UsageError(
             f"{parameters.limit} at {parameters.rate_per_s:g} a second take more than {REDRIVE_S_MAX:g} s"
         )
-    return await in_part(
-        seat,
-        lambda groups: redrive(
-            groups,
-            parameters.group,
-            rate_per_s=parameters.rate_per_s,
-            limit=parameters.limit,
-            again=parameters.again,
-        ),
-    )
+    return await in_part(seat, lambda groups: redrive(groups, **msgspec.structs.asdict(parameters)))
 
 
 async def delete(seat: Seat, parameters: OneGroup) -> InPart[int]:

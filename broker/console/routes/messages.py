@@ -29,7 +29,7 @@ class MessageShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wanted(Parameters, frozen=True):
-    """A choice of messages of a topic."""
+    """A choice of messages of a topic, as `find_messages` takes it."""
 
     topic: TopicName
     key: Text | None = None
@@ -84,21 +84,7 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
 
 async def find(seat: Seat, wanted: Wanted) -> InPart[list[MessageShown]]:
     """Messages with the beginning of their bodies."""
-    found = await in_part(
-        seat,
-        lambda groups: find_messages(
-            groups,
-            wanted.topic,
-            key=wanted.key,
-            message_id=wanted.message_id,
-            since_ms=wanted.since_ms,
-            until_ms=wanted.until_ms,
-            broker=wanted.broker,
-            queue=wanted.queue,
-            offset=wanted.offset,
-            limit=wanted.limit,
-        ),
-    )
+    found = await in_part(seat, lambda groups: find_messages(groups, **msgspec.structs.asdict(wanted)))
     return InPart([shown(message, PREVIEW_BYTES) for message in found.content], found.missing)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 from typing import TYPE_CHECKING
 
@@ -17,26 +18,10 @@ _SHOWN_CHARACTERS = 200
 
 
 def message_fields(message: StoredMessage) -> dict[str, object]:
-    """Return a message as ``--json`` prints it, the names as those of ``trivet consume --json``."""
-    fields: dict[str, object] = {
-        "topic": message.topic,
-        "broker": message.broker,
-        "queue": message.queue,
-        "offset": message.offset,
-        "message_id": message.message_id,
-        "offset_message_id": message.offset_message_id,
-        "tags": message.tags,
-        "keys": list(message.keys),
-        "born_ms": message.born_ms,
-        "born_host": message.born_host,
-        "stored_ms": message.stored_ms,
-        "store_host": message.store_host,
-        "reconsume_times": message.reconsume_times,
-        "flag": message.flag,
-        "size": message.size,
-        "properties": message.properties,
-    }
-    return fields | body_fields(message.body, message.damage)
+    """Return a message as ``--json`` prints it, the names as those of ``trivet consume --json``: those of its fields
+    here, but for the body."""
+    fields = dataclasses.asdict(message) | {"keys": list(message.keys)}
+    return fields | body_fields(fields.pop("body"), fields.pop("damage"))
 
 
 def body_fields(body: bytes | None, damage: str | None) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """``trivet config``: the settings of running brokers, and the few that may change meanwhile (docs/configuration.md)."""
 
+import dataclasses
 import sys
 from typing import Annotated
 
@@ -37,13 +38,7 @@ async def get(
     async with servers.admin() as admin:
         nodes = await settings_in_force(admin, address=node)
     rows = [
-        {
-            "address": one.address,
-            "name": setting.name,
-            "value": setting.value,
-            "origin": setting.origin,
-            "changeable": setting.changeable,
-        }
+        {"address": one.address, **dataclasses.asdict(setting)}
         for one in nodes
         for setting in one.settings
         if setting.name in names or (not names and (everything or setting.origin != "default"))

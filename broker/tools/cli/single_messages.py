@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -146,17 +147,7 @@ async def trace(
         way = await way_of(groups, topic, message_id)
     if json:
         message = None if way.message is None else message_fields(way.message)
-        print_json(
-            {
-                "topic": way.topic,
-                "message_id": way.message_id,
-                "message": message,
-                "steps": way.steps,
-                "groups": way.groups,
-                "traces": way.traces,
-            },
-            groups.missing,
-        )
+        print_json(dataclasses.asdict(way) | {"message": message}, groups.missing)
         return tell_missing(groups.missing)
     print_table(
         ["when", "what", "where"],
@@ -211,17 +202,7 @@ async def waiting(
         found = await waiting_messages(groups, limit=limit)
     both = (*found.delayed_messages, *found.half_messages)
     if json:
-        told = [
-            {
-                "kind": one.kind,
-                "home": one.home,
-                "due_ms": one.due_ms,
-                "level": one.level,
-                "producer_group": one.producer_group,
-                "message": message_fields(one.message),
-            }
-            for one in both
-        ]
+        told = [dataclasses.asdict(one) | {"message": message_fields(one.message)} for one in both]
         delayed = sum(found.by_level.values()) + found.timed
         print_json({"delayed": delayed, "half": found.half, "messages": told}, groups.missing)
         return tell_missing(groups.missing)
