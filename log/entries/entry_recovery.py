@@ -347,9 +347,7 @@ class _Scan:
         self._packed.clear()
         while packed:
             start = self.units.start_of(byte)
-            if start not in self.units.starts:
-                self.units.adopt(start, self.units.create(start))
-            mapped = self.units.mapping(start)
+            mapped = self.units.obtain(start)
             size = min(len(packed), start + self.units.file_bytes - byte)
             at = byte - start
             old = mapped.read(at, at + size)

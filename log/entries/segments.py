@@ -82,6 +82,12 @@ class Segments:
         else:
             self._remember(start, mapped)
 
+    def obtain(self, start: int) -> MappedFile:
+        """Returns the mapping of a file, which is made and noted if the last one is before it. Raises DiskError."""
+        if not self.starts or self.starts[-1] < start:
+            self.adopt(start, self.create(start))
+        return self.mapping(start)
+
     def settle_before(self, start: int) -> None:
         """Maps files before `start` like any other from now on: they are written back as a whole."""
         for settled in [other for other in self._unsettled if other < start]:

@@ -102,23 +102,21 @@ class Tail:
 
     def move_to(self, position: int) -> None:
         """Makes the file of `position` the one being written; it is the last one, or is created."""
-        start = self.segments.start_of(position)
-        starts = self.segments.starts
-        if not starts or starts[-1] != start:
-            self.segments.adopt(start, self.segments.create(start))
+        self._use(self.segments.start_of(position))
+        assert self.segments.starts[-1] == self.start, (
+            f"a file behind {self.start}, which is to be the last one"
+        )
         self.generation += 1
-        self._use(start)
         self.set_prepared(position)
         self._next_end = 0
 
     def ensure_next(self, end: int) -> None:
         """Makes the next file and its pages up to `end` ready, without going there. Raises DiskFullError."""
         start = self.start + self.segments.file_bytes
-        if self.segments.starts[-1] < start:
-            self.segments.adopt(start, self.segments.create(start))
+        mapped = self.segments.obtain(start)
         # What is left of the current file may be unprepared for good, which `prepared_end` has to go on to say.
         if self.prepared_end < end:
-            self.segments.mapping(start).prepare(max(self.prepared_end - start, 0), end - start)
+            mapped.prepare(max(self.prepared_end - start, 0), end - start)
             self._next_end = end
 
     def roll(self) -> None:
@@ -147,10 +145,8 @@ class Tail:
         segments = self.segments
         while self.prepared_end < end:
             start = segments.start_of(self.prepared_end)
-            if segments.starts[-1] < start:
-                segments.adopt(start, segments.create(start))
             piece_end = min(end, start + segments.file_bytes)
-            segments.mapping(start).prepare(self.prepared_end - start, piece_end - start)
+            segments.obtain(start).prepare(self.prepared_end - start, piece_end - start)
             self.set_prepared(piece_end)
 
     def wanted(self, position: int) -> Iterable[PrepareStep]:
@@ -187,6 +183,6 @@ class Tail:
         self.limit = min(end, self.start + self._usable_bytes)
 
     def _use(self, start: int) -> None:
+        self.mapped = self.segments.obtain(start)
         self.start = start
-        self.mapped = self.segments.mapping(start)
         self.buffer = self.mapped.buffer

@@ -322,7 +322,7 @@ class MmapDisk:
         # Names are joined as text here and in `size`: a start opens a file for every queue.
         name = f"{self._root_name}/{path}"
         flags = os.O_RDWR | os.O_CLOEXEC
-        try:
+        with _failing(path, "opening"):
             try:
                 descriptor = os.open(name, flags)
             except FileNotFoundError:
@@ -343,8 +343,6 @@ class MmapDisk:
             except BaseException:
                 os.close(descriptor)
                 raise
-        except OSError as error:
-            raise disk_error(path, "opening", error) from error
 
     def list(self, directory: str) -> "list[str]":
         try:

@@ -10,7 +10,7 @@ in message ids and in nobody's way.
 
 import socket
 import struct
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
@@ -140,6 +140,10 @@ class Record:
         """Returns the bytes of the record. Raises RecordError as `encode_record`, whose arguments are these fields."""
         topic, *others = astuple(self)
         return encode_record(topic.encode(), *others)
+
+
+# From `queue_id` to `prepared_transaction_offset` a head and a record have the same fields (`decode_record`).
+assert RecordHead._fields[3:14] == tuple(field.name for field in fields(Record))[1:12]
 
 
 @lru_cache(maxsize=4096)
@@ -310,19 +314,6 @@ def decode_record(buffer: Buffer, offset: int = 0) -> Record:
         topic = str(bytes(buffer[head.topic_begin : head.topic_end]), "utf-8")
     except UnicodeDecodeError as error:
         raise RecordError(f"the topic is not UTF-8: {error}") from error
-    return Record(
-        topic=topic,
-        queue_id=head.queue_id,
-        flag=head.flag,
-        queue_offset=head.queue_offset,
-        physical_offset=head.physical_offset,
-        sys_flag=head.sys_flag,
-        born_timestamp=head.born_timestamp,
-        born_host=head.born_host,
-        store_timestamp=head.store_timestamp,
-        store_host=head.store_host,
-        reconsume_times=head.reconsume_times,
-        prepared_transaction_offset=head.prepared_transaction_offset,
-        body=bytes(buffer[head.body_begin : head.body_end]),
-        properties=bytes(buffer[head.properties_begin : head.properties_end]),
-    )
+    body = bytes(buffer[head.body_begin : head.body_end])
+    properties = bytes(buffer[head.properties_begin : head.properties_end])
+    return Record(topic, *head[3:14], body, properties)

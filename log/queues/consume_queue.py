@@ -472,7 +472,7 @@ class ConsumeQueue:
             self._map_tail(offset)
             fillers = offset - self._tail_first
             if fillers:
-                self._mapped_tail().prepare(0, fillers * UNIT_BYTES)
+                self._pool.get(self, self.tail_start).prepare(0, fillers * UNIT_BYTES)
                 self._buffer[: fillers * UNIT_BYTES] = FILLER * fillers
         except DiskError:
             # With its file the next append would take the queue for one that has begun, and leave zeros for fillers.
@@ -486,24 +486,18 @@ class ConsumeQueue:
         """Maps the file of `offset` and allocates its next units, in steps that grow with the queue."""
         first = offset - offset % self._file_units
         start = first * UNIT_BYTES
-        if start != self.tail_start:
-            known = start in self._starts
-            mapped = self._pool.get(self, start, create=not known)
-            if not known:
-                self._starts.append(start)
-                self.new_files = True
-            self.tail_start = start
-            self._tail_first = first
-            self._buffer = mapped.buffer
+        known = start in self._starts
+        mapped = self._pool.get(self, start, create=not known)
+        if not known:
+            self._starts.append(start)
+            self.new_files = True
+        self.tail_start, self._tail_first, self._buffer = start, first, mapped.buffer
         at = (offset - first) * UNIT_BYTES
         step = min(max(at, _SMALLEST_STEP_BYTES), _LARGEST_STEP_BYTES)
         end = min(at + step, self._file_units * UNIT_BYTES)
         self._limit = offset  # if this fails, the next append tries again
-        self._mapped_tail().prepare(at, end)
+        mapped.prepare(at, end)
         self._limit = first + end // UNIT_BYTES
-
-    def _mapped_tail(self) -> MappedFile:
-        return self._pool.get(self, self.tail_start)
 
     def _first(
         self,
