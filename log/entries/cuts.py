@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from operator import itemgetter
 
+import numpy as np
+
 from log.entries.entry_log import EntryLog
 from log.entries.entry_reads import file_beginnings
 from log.entries.entry_recovery import LogBegin, erase_behind, erase_units_behind, write_begin
 from log.formats.layout import MARKER_BYTES, UNIT_BYTES
-
-_ZEROED_AT_ONCE_BYTES = 1 << 20
 
 
 def truncate(log: EntryLog, last_index: int) -> None:
@@ -44,7 +44,7 @@ def truncate(log: EntryLog, last_index: int) -> None:
     tail.move_to(new_end)
     # No end marker stands behind the old end: one is written with the entry that begins the next file, and goes here.
     zero_end = min(old_end, file_end)
-    _zero(tail.buffer, new_end - start, zero_end - start)
+    np.frombuffer(tail.buffer, np.uint8)[new_end - start : zero_end - start] = 0
     tail.mapped.write_back(new_end - start, zero_end - start)
     tail.mapped.flush(new_end - start, zero_end - start)
     tail.set_prepared(zero_end)
@@ -155,10 +155,3 @@ def _check(log: EntryLog) -> None:
     assert not runs or runs[-1][0] <= last, f"terms {runs} of entries up to {last}"
     assert log.last_term == (runs[-1][1] if runs else log.base_term), f"{log.last_term} ends the terms {runs}"
     assert log.flushes.durable_index <= last, f"{log.flushes.durable_index} is durable, of a log up to {last}"
-
-
-def _zero(buffer: memoryview, begin: int, end: int) -> None:
-    while begin < end:
-        size = min(_ZEROED_AT_ONCE_BYTES, end - begin)
-        buffer[begin : begin + size] = bytes(size)
-        begin += size

@@ -97,10 +97,8 @@ class IndexFile:
 
     def load_header(self, raw: bytes) -> bool:
         """Takes over a header; returns False if it makes no sense."""
-        values = HEADER.unpack(raw)
-        self.begin_time, self.end_time, self.begin_offset, self.end_offset, self.used_slots, self.count = (
-            values
-        )
+        self.begin_time, self.end_time, self.begin_offset, self.end_offset, *counts = HEADER.unpack(raw)
+        self.used_slots, self.count = counts
         return 1 <= self.count <= self._entries_max and self.begin_offset <= self.end_offset
 
     def put(
