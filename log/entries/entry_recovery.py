@@ -21,6 +21,7 @@ from enum import Enum
 from log.entries.durable_note import DurableNote
 from log.entries.entry_scrub import NO_HEADER, problem_of_entry
 from log.entries.segments import Segments
+from log.errors import DiskError
 from log.files.disk import Disk, MappedFile
 from log.files.small_files import integer, read_values, write_values
 from log.formats.layout import (
@@ -124,6 +125,10 @@ def recover(
     note: DurableNote,
 ) -> LogRecovery:
     """Finds the log's extent, repairs its index and cuts a torn tail. Raises DiskError, DamagedStateError."""
+    # The first file would seem to go on where it ends, and what is behind it to be lost. Units are just made anew.
+    if data.of_other_size:
+        reason = f"no file of {data.file_bytes} bytes begins there: was this store made with another size?"
+        raise DiskError(data.of_other_size[0], "opening", reason)
     begin_path = f"{directory}/begin"
     begin = read_begin(disk, begin_path)
     if begin is None:

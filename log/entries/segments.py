@@ -5,7 +5,6 @@ recently mapped is forgotten first. Forgetting never unmaps bytes that a reader 
 holds; they keep the mapping alive by reference.
 """
 
-from log.errors import DiskError
 from log.files.disk import Disk, MappedFile
 from log.formats.layout import file_name
 
@@ -24,13 +23,13 @@ class Segments:
         "directory",
         "disk",
         "file_bytes",
+        "of_other_size",
         "starts",
     )
 
     def __init__(
         self, disk: Disk, directory: str, file_bytes: int, mappings_max: int, *, buffered: bool = False
     ) -> None:
-        """Lists the files. Raises DiskError, also if they were made with another size."""
         self.disk = disk
         self.directory = directory
         self.file_bytes = file_bytes
@@ -39,12 +38,10 @@ class Segments:
         self._buffered = buffered
         self._unsettled: dict[int, MappedFile] = {}
         """Files whose bytes are, in part, only in a write buffer: read through it, whatever else is mapped."""
-        self.starts = [int(name) for name in disk.list(directory) if len(name) == 20 and name.isdigit()]
-        for start in self.starts:
-            # With another size the first file would seem to go on where it ends, and what is behind it to be lost.
-            if start % file_bytes:
-                reason = f"no file of {file_bytes} bytes begins there: was this store made with another size?"
-                raise DiskError(self.path(start), "opening", reason)
+        found = [int(name) for name in disk.list(directory) if len(name) == 20 and name.isdigit()]
+        self.starts = [start for start in found if not start % file_bytes]
+        self.of_other_size = [self.path(start) for start in found if start % file_bytes]
+        """Files that begin where none of these does: they were made with another size."""
 
     def path(self, start: int) -> str:
         return f"{self.directory}/{file_name(start)}"

@@ -214,6 +214,13 @@ def test_a_log_whose_files_have_another_size_is_refused_and_left_alone(file_byte
     assert contents(log) == BODIES
 
 
+@pytest.mark.parametrize("units", [3, 16, 24])
+def test_index_files_of_another_size_are_made_anew(units: int) -> None:
+    log, report = EntryLog.open(written(), "d", replace(OPTIONS, index_file_units=units))
+    assert report.kind is RecoveryKind.CLEAN
+    assert contents(log) == BODIES
+
+
 def test_missing_stale_or_damaged_index_files_are_rebuilt() -> None:
     names = written().list("d/index")
     assert len(names) > 1
