@@ -117,7 +117,7 @@ class HandOut:
             self._handed_out = self.on_their_way = 0
 
     def take_back(self) -> None:
-        """Hand out again what has not arrived."""
+        """Hand out again what has not arrived, before anything else."""
         self._handed_out -= self.on_their_way
         self.on_their_way = 0
 

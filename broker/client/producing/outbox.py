@@ -19,12 +19,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from broker.client.errors import (
-    ClientClosed,
-    ClientError,
-    OutboxFull,
-    SendsFailed,
-)
+from broker.client.errors import ClientClosed, ClientError, OutboxFull, SendsFailed
 from broker.client.message import Message, SendResult
 from broker.client.producing.one_send import OneSend
 from broker.client.producing.outgoing import Preparer

@@ -111,11 +111,12 @@ class ClientCore:
             if self._take_leave is not None:
                 await self._take_leave()
         finally:
-            # Whatever the leave ends in, a second Ctrl-C for example: the tasks end before the block does.
+            # Whatever the leave ends in, a second Ctrl-C for example: Trio's tasks must end before their block does.
             self.is_open = False
             self.pool.close()
             self.tasks.cancel()
             is_handled = await self._task_scope.__aexit__(kind, error, traceback)
+            # Not before: the client's own tasks may ask for a route once more before their cancellation reaches them.
             self.routes.close()
             for tell in self.at_close:
                 tell()

@@ -8,12 +8,7 @@ grow. Each attempt is recorded in the trace, if there is one, with what it saw.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from broker.client.errors import (
-    ClientError,
-    ConnectionFailed,
-    NameServerUnavailable,
-    NoRoute,
-)
+from broker.client.errors import ClientError, ConnectionFailed, NameServerUnavailable, NoRoute
 from broker.client.message import MessageQueue
 from broker.client.transport.connection import Fields
 from broker.client.transport.core import ClientCore, broker_error
