@@ -159,8 +159,10 @@ async def test_a_job_begins_although_all_threads_of_trio_are_taken(tmp_path: Pat
         limiter.total_tokens = 1
         broker._running.jobs.out += 1
         ran = trio.Event()
-        with trio.fail_after(30):
-            await limiter.acquire_on_behalf_of(ran)
+        await limiter.acquire_on_behalf_of(ran)
+        try:
             broker._begin_job(Job("test", lambda: None, ran.set, failure_stops_node=False, wants_turn=False))
-            await ran.wait()
-        limiter.release_on_behalf_of(ran)
+            with trio.fail_after(30):
+                await ran.wait()
+        finally:
+            limiter.release_on_behalf_of(ran)
