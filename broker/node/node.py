@@ -235,8 +235,9 @@ class Node:
 
     @property
     def owes_answers(self) -> bool:
-        """True while somebody waits for what this node has appended as the leader."""
-        return self.replica.leadership.owes_answers
+        """True while somebody waits for what this node has appended as the leader, or is doing in steps: only a part of
+        a batch may be in the log."""
+        return self.replica.leadership.owes_answers or self.long_requests.has_more
 
     @property
     def owes_nodes(self) -> bool:

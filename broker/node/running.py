@@ -206,7 +206,7 @@ class RunningNode:
         these responses are written, nobody is arriving, and other nodes know what becomes of what their clients have
         asked."""
         if self.node.owes_answers:
-            return False  # of a node that nobody has taken over from
+            return False  # of a node that nobody has taken over from, or that has begun what takes steps
         unread = self._surroundings.has_unread
         left = [connection for connection in self.clients.open if not connection.close_requested]
         owed = self.node.owed_answers(left)

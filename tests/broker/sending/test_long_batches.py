@@ -317,3 +317,18 @@ def test_a_message_without_a_key_in_a_repeated_batch_is_refused_and_nobody_waits
     for _ in range(2):
         answer = client.wait(client.start_send("T", encode_batch(items), batch=True, once=0, again=True))
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_a_stop_of_a_node_alone_waits_until_a_batch_is_stored_and_what_is_behind_it() -> None:
+    """A part of the batch was all that it had, and no client an answer."""
+    group = Group.elected(1, options=OPTIONS)
+    group.connect().create_topic("T", 2)
+    client, other = group.connect(), group.connect()
+    replica = group.node("n0").replica
+    begin = replica.store.log.last_index
+    opaque, behind = start_batch(client), other.start_send("T", b"x")
+    ends: list[int] = []
+    group.members["n0"].process.stop(lambda: ends.append(replica.store.log.last_index))
+    group.run_until(lambda: bool(ends), "the stop ends")
+    assert ends == [begin + COUNT + 1]
+    assert [stored(client.answers[opaque]), stored(other.answers[behind])] == [0, COUNT]
