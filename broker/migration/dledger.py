@@ -71,6 +71,7 @@ class EntryFiles:
         if magic != ENTRY_MAGIC or position != self.first_position or self.first_index < 0:
             raise DamagedSourceError(self._files[0], 0, "it does not begin with an entry of DLedger")
         self.last_index = self.first_index - 1
+        # The term before the first entry went with the entry that had it. Terms never fall, so this is the most it was.
         self.last_term = self.base_term
         self.end_position = self.first_position
         self.cut_off = ""

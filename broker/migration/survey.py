@@ -121,6 +121,8 @@ class Survey:
         """Checks the messages of a piece. Raises DamagedSourceError, MigrationError."""
         view = memoryview(piece.data)
         for head in piece.heads:
+            # The chain of headers vouches for where an entry is, and for nothing in it: the record has a checksum of
+            # its body, and names its own size and place.
             record = view[head.at + HEADER_BYTES : head.at + head.size]
             try:
                 found = check_record(record)

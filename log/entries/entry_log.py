@@ -140,6 +140,7 @@ class EntryLog:
         self.damaged = self._reset_pending or recovery.kind is RecoveryKind.DAMAGED
         """Valid entries follow behind a damaged place: appending needs `cut_damage` first."""
         self.flushes = Flushes(self, data, note, write_buffer=options.write_buffer)
+        # A damaged log has no writer's end: its tails stay nowhere until `cut_damage`.
         if self.damaged:
             self.flushes.begin()
         else:

@@ -52,6 +52,7 @@ def checked_unit(log: Held, units: EntryIndex, index: int) -> tuple[int, int, in
             raise damaged_entry(
                 log, position, f"the unit of entry {first} is damaged, and of others up to {index}"
             )
+        # From the first damaged unit on, a page at a time: each entry says where the next one begins.
         made = []
         for number in range(first, min(index, first + _PIECE_UNITS - 1) + 1):
             position, size, term = _entry_at(log, position, number)

@@ -310,6 +310,7 @@ class MmapDisk:
         with _failing(str(root), "creation"):
             missing = [path for path in (absolute, *absolute.parents) if not path.exists()]
             private_files.make_directories(self._root)
+        # Each directory that was made is a name in the one above it, and durable once that is synced.
         for created in missing:
             self._sync(created.parent, str(root))
         trash = self.list(_TRASH)
@@ -431,6 +432,7 @@ class MmapDisk:
             # What a link leads to may be on another file system, and the link was put there on purpose: both stay.
             if full.is_symlink():
                 _remove(full)
+            # A change of name is short whatever is in it, and a worker takes its time with the rest.
             elif full.exists():
                 private_files.make_directories(trash)
                 full.rename(trash / str(self._next_discarded))

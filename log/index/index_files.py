@@ -108,6 +108,7 @@ class IndexFiles:
         assert int(offsets[0]) > self.end_offset, (
             f"keys from {offsets[0]} on are indexed, to {self.end_offset}"
         )
+        # Keys that wait unhashed came before these, and files have them in the order of their offsets.
         self._hash_keys()
         self._hashed.append((positive(hashes), offsets, times))
         self._hashed_count += len(hashes)

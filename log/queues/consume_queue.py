@@ -229,6 +229,7 @@ class ConsumeQueue:
         covers them. Of a unit that lies in two pages the size may be there and the position not, and 0 is before
         any `physical_end`.
         """
+        # The search is by bisection, and must meet no file that is missing.
         self._starts = self._contiguous_starts()
         first = self._starts[0] // UNIT_BYTES if self._starts else self.max_offset
         end = self._first(
