@@ -279,7 +279,7 @@ def test_unreachable_name_server(trivet: CommandLine, refused_port: int, argumen
 
 
 def test_produce_without_a_name_server(trivet: CommandLine, refused_port: int) -> None:
-    outcome = trivet("produce", "T", "m", "--timeout", "0.2", "--namesrv", f"127.0.0.1:{refused_port}")
+    outcome = trivet("produce", "T", "m", "--timeout", "2", "--namesrv", f"127.0.0.1:{refused_port}")
     assert outcome.exit_code == 1
     assert f"127.0.0.1:{refused_port}" in outcome.complaint
 
