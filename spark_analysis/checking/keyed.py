@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,16 +25,7 @@ from spark_analysis.importing.arrow import Row, arrow_batches, arrow_table
 from spark_analysis.importing.calls import Call, KeyedCall, calls
 from spark_analysis.importing.formats import parse
 from spark_analysis.importing.frozen import as_json, freeze
-from spark_analysis.importing.lines import (
-    CUT_LINE,
-    KEEP_WHAT_IS_NO_UTF8,
-    LINE,
-    OVERLAPPING,
-    OVERLAPPING_LINE,
-    STRAY,
-    STRAY_LINE,
-    BadLine,
-)
+from spark_analysis.importing.lines import KEEP_WHAT_IS_NO_UTF8, BadLine, kind_of_damage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +34,7 @@ MOST_OPERATIONS_OF_A_KEY: Final = 200_000
 BAD_LINES_LISTED: Final = 20
 _CALLS: Final = (
     "path STRING, key STRING, op BIGINT, client STRING, function STRING, argument STRING, result STRING, "
-    "invoke_ns BIGINT, complete_ns BIGINT, bad STRING, cut BOOLEAN"
+    "invoke_ns BIGINT, complete_ns BIGINT, bad STRING, damage STRING"
 )
 _JUDGED: Final = (
     "path STRING, key STRING, verdict STRING, operations BIGINT, answered BIGINT, configurations BIGINT, "
@@ -71,28 +62,16 @@ def judge_files(
         return _judge_key(table, model, within)
 
     rows = spark.range(0, len(files), 1, tasks).mapInArrow(read, _CALLS).cache()
-    good = rows.where("bad IS NULL")
-    # Lines that could not be read have no key.
-    sizes = rows.groupBy("path", "key").agg(
-        sf.count("op").alias("operations"),
-        sf.count("bad").alias("bad"),
-        sf.count_if("cut").alias("cut"),
-        sf.count_if(sf.endswith("bad", sf.lit(OVERLAPPING))).alias("overlapping"),
-        sf.count_if(sf.endswith("bad", sf.lit(STRAY))).alias("stray"),
-    )
-    told = sizes.where((sf.col("operations") > MOST_OPERATIONS_OF_A_KEY) | (sf.col("bad") > 0)).collect()
-    huge = [row for row in told if not row["bad"]]
-    bad_count = {
-        row["path"]: {
-            LINE: row["bad"] - row["cut"] - row["overlapping"] - row["stray"],
-            CUT_LINE: row["cut"],
-            OVERLAPPING_LINE: row["overlapping"],
-            STRAY_LINE: row["stray"],
-        }
-        for row in told
-        if row["bad"]
-    }
-    judged: list[Any] = [_unjudged(row["path"], row["key"], row["operations"]) for row in huge]
+    good = rows.where("damage IS NULL")
+    # Lines that could not be read have a kind of damage and no key, all others a key and no damage.
+    sizes = rows.groupBy("path", "key", "damage").count()
+    told = sizes.where((sf.col("count") > MOST_OPERATIONS_OF_A_KEY) | sf.col("damage").isNotNull()).collect()
+    huge = [row for row in told if row["damage"] is None]
+    bad_count: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in told:
+        if row["damage"] is not None:
+            bad_count[row["path"]][row["damage"]] = row["count"]
+    judged: list[Any] = [_unjudged(row["path"], row["key"], row["count"]) for row in huge]
     if huge:
         named = spark.createDataFrame([(row["path"], row["key"]) for row in huge], "path STRING, key STRING")
         good = good.join(sf.broadcast(named), ["path", "key"], "left_anti")
@@ -100,7 +79,7 @@ def judge_files(
     # A few of each file: what of one could not be read must not hide that something of another could not.
     in_file = Window.partitionBy("path").orderBy("at")
     listed = (
-        rows.where("bad IS NOT NULL")
+        rows.where("damage IS NOT NULL")
         .select("path", "bad", sf.monotonically_increasing_id().alias("at"))
         .withColumn("place", sf.row_number().over(in_file))
         .where(sf.col("place") <= BAD_LINES_LISTED)
@@ -117,29 +96,21 @@ def judge_file_here(path: str, format: str, model_name: str, budget: Budget | No
     names = [column.split()[0] for column in _CALLS.split(", ")]
     keys: dict[str, list[Row]] = defaultdict(list)
     bad: list[dict[str, Any]] = []
-    bad_count = dict.fromkeys((LINE, CUT_LINE, OVERLAPPING_LINE, STRAY_LINE), 0)
+    bad_count: Counter[str] = Counter()
     for row in _read_file(path, format, model):
         one = dict(zip(names, row, strict=True))
-        if one["bad"] is None:
+        if one["damage"] is None:
             keys[one["key"]].append(row)
         else:
             bad.append(one)
-            bad_count[_kind_of_damage(one)] += 1
+            bad_count[one["damage"]] += 1
     judged: list[Any] = []
     for key, rows in keys.items():
         if len(rows) > MOST_OPERATIONS_OF_A_KEY:
             judged.append(_unjudged(path, key, len(rows)))
         else:
             judged += _judge_key(arrow_table(rows, _CALLS), model, within).to_pylist()
-    return _verdict(path, judged, bad, bad_count if bad else {}, model_name)
-
-
-def _kind_of_damage(row: Mapping[str, Any]) -> str:
-    if row["cut"]:
-        return CUT_LINE
-    if row["bad"].endswith(OVERLAPPING):
-        return OVERLAPPING_LINE
-    return STRAY_LINE if row["bad"].endswith(STRAY) else LINE
+    return _verdict(path, judged, bad, bad_count, model_name)
 
 
 def _read_file(path: str, format: str, model: Model) -> Iterator[Row]:
@@ -151,7 +122,8 @@ def _read_file(path: str, format: str, model: Model) -> Iterator[Row]:
                 if problem is not None:
                     one = BadLine(one.number, problem)
             if isinstance(one, BadLine):
-                yield (path, *[None] * 8, f"line {one.number}: {one.reason}", one.is_cut)
+                damage = kind_of_damage(one.reason, is_cut=one.is_cut)
+                yield (path, *[None] * 8, f"line {one.number}: {one.reason}", damage)
             else:
                 call = one.call
                 yield (

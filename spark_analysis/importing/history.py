@@ -82,13 +82,7 @@ def read_trace(spark: SparkSession, path: str) -> History | None:
             "op": sf.when(sf.col("record") == "invocation", _identity()).otherwise(sf.col("op")),
         }
     )
-    return History(
-        path,
-        whole.select(*schema.OPERATION_NAMES),
-        records.where("record = 'event'").select(*schema.EVENT_TABLE_NAMES),
-        _damage(records),
-        _recorders(operations),
-    )
+    return _history(path, records, whole.select(*schema.OPERATION_NAMES), _damage(records))
 
 
 def trace_records(spark: SparkSession, parts: Sequence[TraceSplit]) -> DataFrame:
@@ -116,13 +110,7 @@ def load_parquet(spark: SparkSession, path: str, parquet: str, joined: str | Non
         joined = joined or f"{parquet}-joined"
         join_halves(halves, unread).write.mode("overwrite").parquet(joined)
         whole = whole.unionByName(spark.read.schema(schema.OPERATIONS).parquet(pattern_of(joined)))
-    return History(
-        path,
-        whole,
-        records.where("record = 'event'").select(*schema.EVENT_TABLE_NAMES),
-        damage,
-        _recorders(records.where("record in ('operation', 'invocation')")),
-    )
+    return _history(path, records, whole, damage)
 
 
 def history_of(records: DataFrame) -> History:
@@ -132,13 +120,8 @@ def history_of(records: DataFrame) -> History:
     unread = _damage(records)
     halves = records.where("record in ('invocation', 'completion')")
     whole = records.where("record = 'operation'").select(*schema.OPERATION_NAMES)
-    return History(
-        "",
-        whole.unionByName(join_halves(halves, unread)),
-        records.where("record = 'event'").select(*schema.EVENT_TABLE_NAMES),
-        unread.unionByName(doubtful_completions(halves, unread)),
-        _recorders(records.where("record in ('operation', 'invocation')")),
-    )
+    damage = unread.unionByName(doubtful_completions(halves, unread))
+    return _history("", records, whole.unionByName(join_halves(halves, unread)), damage)
 
 
 def keep_records(operations: DataFrame, damage: DataFrame, parquet: str) -> None:
@@ -162,10 +145,13 @@ def _damage(records: DataFrame) -> DataFrame:
     return records.where("record = 'damage'").select(*_PLACED, "kind", sf.col("detail").alias("reason"))
 
 
-def _recorders(operations: DataFrame) -> DataFrame:
+def _history(path: str, records: DataFrame, operations: DataFrame, damage: DataFrame) -> History:
     from pyspark.sql import functions as sf
 
-    return operations.select("client", sf.col("node").alias("recorder"), "invoke_ns")
+    events = records.where("record = 'event'").select(*schema.EVENT_TABLE_NAMES)
+    begun = records.where("record in ('operation', 'invocation')")
+    recorders = begun.select("client", sf.col("node").alias("recorder"), "invoke_ns")
+    return History(path, operations, events, damage, recorders)
 
 
 def join_halves(halves: DataFrame, damage: DataFrame) -> DataFrame:

@@ -12,15 +12,7 @@ from typing import Any, Final, Self
 from spark_analysis.importing import schema
 from spark_analysis.importing.arrow import arrow_table
 from spark_analysis.importing.json_lines import PART_BYTES, PARTS, join_process, period_of, read_part
-from spark_analysis.importing.lines import (
-    CUT,
-    CUT_LINE,
-    LINE,
-    OVERLAPPING,
-    OVERLAPPING_LINE,
-    STRAY,
-    STRAY_LINE,
-)
+from spark_analysis.importing.lines import CUT, kind_of_damage
 from spark_analysis.importing.trace_reader import TraceReader
 from spark_analysis.importing.trace_rows import FILE_SHIFT, read_rows
 
@@ -113,14 +105,7 @@ def json_line_rows(path: str) -> HistoryRows | None:
             operation = dict(zip(schema.OPERATION_NAMES, row, strict=False))
             history.operations.append(operation | {"record": "operation"})
         else:
-            damage = {"file": path, "position": number, "kind": _kind_of(bad), "reason": bad}
+            kind = kind_of_damage(bad, is_cut=bad == CUT)
+            damage = {"file": path, "position": number, "kind": kind, "reason": bad}
             history.damage.append(damage | {"record": "damage"})
     return history
-
-
-def _kind_of(bad: str) -> str:
-    if bad == CUT:
-        return CUT_LINE
-    if bad.endswith(OVERLAPPING):
-        return OVERLAPPING_LINE
-    return STRAY_LINE if bad.endswith(STRAY) else LINE

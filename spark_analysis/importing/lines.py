@@ -75,6 +75,15 @@ STRAY: Final = "which it has not invoked"
 :mod:`spark_analysis.checking.proofs`)."""
 
 
+def kind_of_damage(reason: str, *, is_cut: bool) -> str:
+    """The kind of damage that a bad line is, by its ``reason``."""
+    if is_cut:
+        return CUT_LINE
+    if reason.endswith(OVERLAPPING):
+        return OVERLAPPING_LINE
+    return STRAY_LINE if reason.endswith(STRAY) else LINE
+
+
 @dataclass(frozen=True, slots=True)
 class Open:
     """An invocation that the text does not complete; ``lost``: how many records behind it could not be read."""
