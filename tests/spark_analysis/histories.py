@@ -123,9 +123,11 @@ def _bend(rng: random.Random, operations: list[Operation]) -> None:
         values[rng.randrange(len(values))] = f"v{rng.randrange(8)}"
         operations[index] = replace(one, values=tuple(values))
     elif change == 1 and one.function == "append" and one.first_offset is not None:
-        operations[index] = replace(one, first_offset=max(0, one.first_offset + rng.choice([-1, 1])))
+        first = max(0, one.first_offset + rng.choice([-1, 1]))
+        moved = tuple(offset + first - one.first_offset for offset in one.offsets or ())
+        operations[index] = replace(one, first_offset=first, offsets=moved or None)
     elif change == 2 and one.function == "read" and one.values:
-        operations[index] = replace(one, values=(), first_offset=None, next_offset=one.offset)
+        operations[index] = replace(one, values=(), first_offset=None, offsets=None, next_offset=one.offset)
     elif change == 3:
         del operations[index]
 

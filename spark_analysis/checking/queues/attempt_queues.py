@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 
 from spark_analysis.checking.kept import kept
 from spark_analysis.checking.queues.attempts import Attempt, Hole, Seen
-from spark_analysis.checking.queues.unknown_appends import contested
+from spark_analysis.checking.queues.unknown_appends import contested, served, wanted_by
 from spark_analysis.importing.arrow import arrow_table
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Rows of all tags in one table: seen (position, value, deadline), hole (first position, count, deadline), attempt (one
 # value of an append of unknown outcome), shared (an unseen attempt of which only the topic is known).
 _TAGGED: Final = ("position", "count", "time_ns", "value", "op", "index", "size")
+TAGGED: Final = "key STRING, tag STRING, " + ", ".join(f"`{name}` BIGINT" for name in _TAGGED)
 SETTLED: Final = "key STRING, kind STRING, position BIGINT, value BIGINT, unsure BOOLEAN"
 
 
@@ -34,11 +35,13 @@ class Placed:
 
     ``rows`` are tagged rows (above): ``attempt`` where the queue is known; where only the topic is, a ``shared`` row in
     each queue of it that has holes. ``disputed`` has the columns ``SETTLED``, and a row for each append that several
-    queues may have; None if there are no such appends.
+    queues may have. ``free`` are appends of one value of which only the topic is known (as its key), and whose value
+    no queue shows. Both are None where the queues of all appends are known.
     """
 
     rows: tuple[DataFrame, ...]
     disputed: DataFrame | None
+    free: DataFrame | None
 
 
 def placed(operations: DataFrame, seen: DataFrame, holes: DataFrame) -> Placed:
@@ -47,7 +50,7 @@ def placed(operations: DataFrame, seen: DataFrame, holes: DataFrame) -> Placed:
     is_homeless = sf.endswith("key", sf.lit("/"))
     homeless = attempts.where(is_homeless).withColumnRenamed("key", "topic")
     if not homeless.limit(1).count():
-        return Placed((tagged(attempts, "attempt"),), None)
+        return Placed((tagged(attempts, "attempt"),), None, None)
     topic = sf.regexp_replace("key", "[^/]*$", "")
     homes = homeless.join(seen.select("key", "value", topic.alias("topic")), ["topic", "value"])
     found = homeless.join(homes.select("op", "key").distinct(), "op").select(*attempts.columns)
@@ -60,7 +63,45 @@ def placed(operations: DataFrame, seen: DataFrame, holes: DataFrame) -> Placed:
     # An append that several queues may have, by the same value or by different ones of a batch.
     in_several = homes.groupBy("op").agg(sf.count_distinct("key").alias("queues")).where("queues > 1")
     several = homeless.join(in_several, "op", "left_semi").select("topic", "value").distinct()
-    return Placed(rows, _disputed(attempts, seen, holes, several) if several.limit(1).count() else None)
+    free = homeless.where("size = 1").join(homes.select("op"), "op", "left_anti")
+    return Placed(
+        rows,
+        _disputed(attempts, seen, holes, several) if several.limit(1).count() else None,
+        free.withColumnRenamed("topic", "key"),
+    )
+
+
+def with_free(rows: DataFrame, free: DataFrame) -> DataFrame:
+    """Add to the tagged ``rows`` of queues an ``attempt`` for each of the ``free`` appends that is needed there, if
+    :func:`served` finds one for every offset that is wanted."""
+    wanted = rows.groupBy("key").applyInArrow(_wanted_by_key, TAGGED)
+    found = (
+        wanted.unionByName(tagged(free, "attempt"))
+        .groupBy(sf.regexp_replace("key", "[^/]*$", "").alias("topic"))
+        .applyInArrow(_serve_topic, TAGGED)
+    )
+    return rows.unionByName(found)
+
+
+def _wanted_by_key(table: pa.Table) -> pa.Table:
+    """Apply :func:`wanted_by` to the rows of one queue; each offset that is wanted is a hole."""
+    rows, key = read_tagged(table), table["key"][0].as_py()
+    wanted = wanted_by(rows.attempts[key], rows.seen[key], rows.holes[key])
+    return arrow_table([(key, "hole", 0, 1, deadline, None, None, None, None) for deadline in wanted], TAGGED)
+
+
+def _serve_topic(table: pa.Table) -> pa.Table:
+    """Apply :func:`served` to the offsets that the queues of one topic want, and its free appends."""
+    rows = read_tagged(table)
+    wanted = {key: [one.deadline_ns for one in holes] for key, holes in rows.holes.items()}
+    free = [one for listed in rows.attempts.values() for one in listed]
+    return arrow_table(
+        [
+            (key, "attempt", None, None, one.invoke_ns, one.value, one.op, one.index, one.size)
+            for key, one in served(free, wanted)
+        ],
+        TAGGED,
+    )
 
 
 def _attempts(operations: DataFrame) -> DataFrame:

@@ -16,7 +16,14 @@ from pyspark.sql import functions as sf
 
 from spark_analysis.checking.columns import found_in, together
 from spark_analysis.checking.kept import kept
-from spark_analysis.checking.queues.attempt_queues import SETTLED, Settled, placed, read_tagged, tagged
+from spark_analysis.checking.queues.attempt_queues import (
+    SETTLED,
+    Settled,
+    placed,
+    read_tagged,
+    tagged,
+    with_free,
+)
 from spark_analysis.checking.queues.unknown_appends import settle
 from spark_analysis.importing.arrow import arrow_table
 
@@ -64,7 +71,7 @@ def explain(operations: DataFrame, flagged: DataFrame, positions: DataFrame, zer
         sf.count_if(sf.expr("seen > attempted")).alias("crowded"),
     ).collect()[0]
     found: list[DataFrame] = []
-    settled = kept(_settle(rows, totals))
+    settled = kept(_settle(rows, totals, attempts.free))
     if attempts.disputed is not None:
         settled = settled.unionByName(attempts.disputed)
     if asked["crowded"]:
@@ -95,10 +102,13 @@ def explain(operations: DataFrame, flagged: DataFrame, positions: DataFrame, zer
     )
 
 
-def _settle(rows: DataFrame, totals: DataFrame) -> DataFrame:
+def _settle(rows: DataFrame, totals: DataFrame, free: DataFrame | None) -> DataFrame:
     """One task judges one queue that has something to explain, and enough attempts to do so."""
     open_keys = totals.where("lacking <= attempted AND seen <= attempted").select("key")
-    return rows.join(open_keys, "key", "left_semi").groupBy("key").applyInArrow(_settle_key, SETTLED)
+    rows = rows.join(open_keys, "key", "left_semi")
+    if free is not None:
+        rows = with_free(rows, free)
+    return rows.groupBy("key").applyInArrow(_settle_key, SETTLED)
 
 
 def _crowded(rows: DataFrame, totals: DataFrame) -> DataFrame:

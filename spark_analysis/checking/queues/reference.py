@@ -28,7 +28,7 @@ from spark_analysis.checking.queues.knowledge import (
     torn_reads,
     wrong_at,
 )
-from spark_analysis.checking.queues.unknown_appends import Finding, contested, settle
+from spark_analysis.checking.queues.unknown_appends import Finding, contested, served, settle, wanted_by
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 
 
@@ -174,6 +174,7 @@ def placed_attempts(
     """The attempts of each queue; and when those began that may stand in any queue of their topic.
 
     An append whose queue the broker was to choose belongs to the queue where one of its values was seen, if any was.
+    Those of one value that none was are given to queues with holes if they are enough for all of these.
     """
     placed = {key: list(listed) for key, listed in attempts.items() if not key.endswith("/")}
     shared: dict[str, list[int]] = {}
@@ -195,7 +196,22 @@ def placed_attempts(
             placed.setdefault(key, []).extend(attempt for attempt in listed if attempt.op in here)
             if swept[key].holes:
                 shared[key] = [attempt.invoke_ns for attempt in listed if attempt.op not in settled | here]
+        shown = {one.value for key in queues for one in swept[key].seen}
+        free = [one for one in listed if one.size == 1 and one.value not in shown]
+        wanted = {
+            key: wanted_by(placed[key], swept[key].seen, swept[key].holes)
+            for key in queues
+            if is_worth_a_look(swept[key], len(placed[key]) + len(shared.get(key, ())))
+        }
+        for key, one in served(free, wanted):
+            placed[key].append(one)
     return placed, shared
+
+
+def is_worth_a_look(swept: Swept, attempted: int) -> bool:
+    """False for a queue that shows or lacks more than was attempted: no look at the details can save it."""
+    lacking = sum(one.last - one.first + 1 for one in swept.holes)
+    return len(swept.seen) <= attempted and lacking <= attempted
 
 
 def _contested(

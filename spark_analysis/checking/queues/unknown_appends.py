@@ -12,7 +12,7 @@ rest (:mod:`spark_analysis.checking.queues.covering`), and what it does not is "
 
 import math
 from bisect import bisect_right, insort
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -63,6 +63,29 @@ def place(attempts: Sequence[Attempt], seen: Sequence[Seen], holes: Sequence[Hol
         return placed
     covering = cover(attempts, seen, holes)
     return covering if isinstance(covering, dict) else None
+
+
+def wanted_by(attempts: Sequence[Attempt], seen: Sequence[Seen], holes: Sequence[Hole]) -> list[float]:
+    """The deadlines of the offsets that a queue's own appends of one value leave open."""
+    bounds = _Bounds(attempts, seen, holes)
+    bounds.explain_seen()
+    bounds.explain_batches()
+    return bounds.left_over()
+
+
+def served(free: Iterable[Attempt], wanted: Mapping[str, Sequence[float]]) -> Iterator[tuple[str, Attempt]]:
+    """Yields a queue with the append for each offset that is ``wanted``, if there is one for every offset of every
+    queue.
+
+    ``free``: appends of one value that no queue shows, which may stand in any queue; ``wanted``: deadlines by queue. A
+    queue's own appends stand at its first offsets that they fit, so what it wants of others is as little, and as late,
+    as can be.
+    """
+    deadlines = sorted((deadline, key) for key, listed in wanted.items() for deadline in listed)
+    in_order = sorted(free, key=lambda one: (one.invoke_ns, one.op))
+    if _enough([one.invoke_ns for one in in_order], [deadline for deadline, _ in deadlines]):
+        for (_, key), one in zip(deadlines, in_order, strict=False):
+            yield key, one
 
 
 def _is_whole(placed: Placement) -> bool:
@@ -189,6 +212,17 @@ class _Bounds:
         if deadlines and values[0].invoke_ns > min(deadlines):
             complaints.append(Finding("unexplained-value", found[0][0].position))
 
+    def left_over(self) -> list[float]:
+        """The deadlines of the open offsets that single attempts leave when each takes the first one that it fits."""
+        free = deque(sorted(begin for listed in self._single.values() for begin, _ in listed))
+        wanted = []
+        for _, deadline in sorted(self._open.items()):
+            if free and free[0] <= deadline:
+                free.popleft()
+            else:
+                wanted.append(deadline)
+        return wanted
+
     def fill_holes(self, shared: Sequence[int]) -> None:
         """Takes the attempts that are left for the offsets that are; `shared` as `settle` has it."""
         left = sorted(self._open.items())
@@ -293,7 +327,7 @@ class _Contest:
         )
 
     def of_batches(self) -> Iterator[tuple[str, Finding, bool]]:
-        """The case 5: the queues that show a batch's values may be others for each value."""
+        """The case 6: the queues that show a batch's values may be others for each value."""
         for batch in dict.fromkeys(map(tuple, self.batches.values())):
             by_value = [self.wanting[value] for value in batch if value in self.shown]
             rivals = sorted(set().union(*by_value))
