@@ -278,10 +278,13 @@ class _Search:
             place = self.after[place]
         return place or len(self.call_at)
 
-    def _states_after(self, state: Any, number: int) -> Sequence[Any]:
+    def _count_step(self) -> None:
         self.steps += 1
         if self.steps % _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK == 0 and self.is_over():
             raise OutOfBoundsError("time")
+
+    def _states_after(self, state: Any, number: int) -> Sequence[Any]:
+        self._count_step()
         call = self.calls[number]
         return self.step(state, call.function, call.argument, call.result, number < self.required)
 
@@ -316,6 +319,7 @@ class _Search:
                     if not self.unknown_done >> unknown - self.required & 1:
                         before.append(self.calls[unknown])
                     place_unknown = self.after[place_unknown]
+                self._count_step()
                 if not self.reaches(state, call, before):
                     return call
             place = self.after[place]

@@ -157,6 +157,29 @@ def test_time_is_bounded() -> None:
     assert found.configurations < 21 * 256
 
 
+def test_looks_ahead_count_for_the_clock() -> None:
+    """Where the search stalls, a configuration has a thousand reads looked at, each among all that may come before."""
+    model, looked, asked = MODELS["register"], itertools.count(), itertools.count()
+    calls = [Call(number, "write", number % 8, None, 0, 10**6) for number in range(24)]
+    # The reads can each be had, but not one after the other.
+    for number in range(200):
+        calls.append(Call(100 + number, "read", None, number % 8, 10 * number, 10 * number + 1))
+
+    def reaches(state: Any, read: Call, before: Sequence[Call]) -> bool:
+        next(looked)
+        return model.reaches(state, read, before)
+
+    found = search(
+        *(calls, model.step, model.initial),
+        is_read=model.is_read,
+        reaches=reaches,
+        maximum_configurations=3000,
+        is_over=lambda: next(asked) < 0,
+    )
+    assert found.bound == "configurations"
+    assert next(asked) > next(looked) // 256
+
+
 def test_a_long_good_history_is_quick() -> None:
     """Its configurations are as many as its operations: none is tried in vain."""
     size = 20_000
