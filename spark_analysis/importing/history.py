@@ -170,7 +170,7 @@ def join_halves(halves: DataFrame, damage: DataFrame) -> DataFrame:
     # read asks at an offset and is told values, an append brings values and is told the offset of the first one.
     chosen = {
         "op": _identity("begun"),
-        "key": sf.coalesce("ended.key", "begun.key"),
+        "key": sf.coalesce(sf.nullif(sf.col("ended.key"), sf.lit("")), "begun.key"),
         "outcome": sf.coalesce("ended.outcome", sf.lit("info")),
         "complete_ns": sf.col("ended.complete_ns"),
         "offset": sf.when(is_read, sf.col("begun.offset")).otherwise(
@@ -256,7 +256,7 @@ def _paired(halves: DataFrame, damage: DataFrame) -> DataFrame:
             sf.format_string("operation %d completes with what is no answer to %s", number, "begun.function"),
         )
         .when(
-            sf.expr("ended.outcome = 'ok' AND endswith(coalesce(ended.key, begun.key), '/')"),
+            sf.expr("ended.outcome = 'ok' AND endswith(coalesce(nullif(ended.key, ''), begun.key), '/')"),
             sf.format_string(
                 "%s completes without saying in which queue of %s", "begun.function", "begun.key"
             ),

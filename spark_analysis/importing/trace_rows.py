@@ -414,7 +414,7 @@ def _misfit(begun: list[Any], ended: list[Any]) -> str | None:
         return f"operation {ended[2]} completes at time {ended[1]}, before its invocation at {begun[1]}"
     if ended[0] == OK and type(ended[3]) not in _RESULTS[begun[4]]:
         return f"{FUNCTION_NAMES[begun[4]]} completes with the result {brief(ended[3])}"
-    if ended[0] == OK and begun[5].endswith("/") and not ended[4]:
+    if ended[0] == OK and (ended[4] or begun[5]).endswith("/"):
         return f"{FUNCTION_NAMES[begun[4]]} completes without saying in which queue of {begun[5]}"
     return None
 

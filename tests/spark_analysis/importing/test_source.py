@@ -308,6 +308,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         ([OK, 60.5, 9, 0, None], "element 1 is 60.5"),
         ([OK, 60, 9, (1 << 62) + 1, None], "element 3 is"),
         ([OK, 60, 9, None, None], "append completes with the result None"),
+        ([OK, 60, 9, 0, "t/"], "append completes without saying in which queue"),
         ([OK, 60, 9, [0, 0, [], None], None], "append completes with the result [0, 0, [], None]"),
     ],
 )
