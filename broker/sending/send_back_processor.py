@@ -45,7 +45,7 @@ from log.formats.properties import (
     with_property,
     without_properties,
 )
-from log.formats.record import MAX_PROPERTIES_BYTES, Record, decode_record
+from log.formats.record import MAX_PROPERTIES_BYTES, POSITIVE_INT, Record, decode_record
 from raft.state import RandomSource
 
 FIRST_RETRY_LEVEL: Final = 3
@@ -108,7 +108,8 @@ class SendBackProcessor:
         # or where the properties leave no room for those of a retry.
         topic, queues = RETRY_PREFIX + group.group_name, group.retry_queue_nums
         # Level 0 leaves it to the broker (`AbstractSendMessageProcessor.consumerSendMsgBack`).
-        level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
+        # A producer may have sent it as retried any number of times, a negative one, too.
+        level = header.delay_level or FIRST_RETRY_LEVEL + max(0, record.reconsume_times)
         level = min(level, self._delay_levels)
         if (
             becomes_dead_letter(record.reconsume_times, group, command.version, header.max_reconsume_times)
@@ -172,8 +173,8 @@ class SendBackProcessor:
             message = stored_again(record, topic, queue_id, _dead_letter_properties(record))
         else:
             message = _retry(record, topic, queue_id, level)
-        # Of a dead letter, too, as in RocketMQ.
-        message.reconsume_times += 1
+        # Of a dead letter, too, as in RocketMQ. The count is an int of Java's in the record.
+        message.reconsume_times = min(message.reconsume_times + 1, POSITIVE_INT)
         try:
             self._leadership.append_message(message, waiter)
         except (RecordError, EntryTooLargeError) as error:

@@ -83,6 +83,28 @@ def test_level_that_the_client_names_counts(client: Client) -> None:
     assert client.pull(RETRY, "g", 0).bodies == [b"body"]
 
 
+@pytest.mark.parametrize("retried", [-1, -4, -(1 << 31)])
+def test_message_that_was_sent_as_retried_less_than_never_comes_back_like_a_first_retry(
+    client: Client, retried: int
+) -> None:
+    """There is no delay level below the first: a message that waited there would be lost, though it was taken."""
+    client.send("T", b"body", reconsumeTimes=retried)
+    (record,) = client.pull("T", "g", 0).records
+    assert send_back(client, record) == ResponseCode.SUCCESS
+    client.group.advance(3.5)
+    (record,) = client.pull(RETRY, "g", 0).records
+    assert (record.body, record.reconsume_times) == (b"body", retried + 1)
+
+
+def test_message_that_was_sent_as_retried_as_often_as_can_be_told_is_a_dead_letter(client: Client) -> None:
+    most = (1 << 31) - 1
+    client.send("T", b"body", reconsumeTimes=most)
+    (record,) = client.pull("T", "g", 0).records
+    assert send_back(client, record) == ResponseCode.SUCCESS
+    (dead,) = client.pull(DEAD, "g", 0).records
+    assert (dead.body, dead.reconsume_times) == (b"body", most)
+
+
 def test_negative_level_is_a_dead_letter_at_once(client: Client) -> None:
     assert send_back(client, first_message(client), -1) == ResponseCode.SUCCESS
     assert client.pull(DEAD, "g", 0).bodies == [b"body"]
