@@ -36,7 +36,7 @@ from broker.remoting.json_body import encode_integer_keyed
 from broker.replica.proposals import NewMessage
 from broker.requests.connection import Connection
 from broker.requests.deadline import MS, NEVER, Time
-from broker.requests.errors import OverloadedError, ReplicaError, RequestError
+from broker.requests.errors import BatchUnderWayError, OverloadedError, ReplicaError, RequestError
 from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply_json
 from broker.state.commands import DeliverDelayed, SettleDelayed
@@ -188,6 +188,10 @@ class DelayService:
                 if due_ns:
                     self._deadline.due_ns = min(self._deadline.due_ns, due_ns)
             self._settle_when_idle()
+        except BatchUnderWayError:
+            # No refusal of which to tell: it goes on as soon as the batch is over, whatever else waits for that.
+            self._leadership.batches.when_over(self._run)
+            self._deadline.due_ns = now_ns + RETRY_NS
         except (ReplicaError, DiskFullError) as error:
             # The log takes no more now, or is not this node's to write any more: the other levels wait, too.
             tell_of_refusal(self._events, "delay levels", error, now_ns)

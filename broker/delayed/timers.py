@@ -35,7 +35,7 @@ from broker.node.ports import Appends
 from broker.remoting.codes import ResponseCode
 from broker.replica.proposals import NewMessage
 from broker.requests.deadline import NEVER, Time
-from broker.requests.errors import OverloadedError, ReplicaError, RequestError
+from broker.requests.errors import BatchUnderWayError, OverloadedError, ReplicaError, RequestError
 from broker.requests.processing import Route
 from broker.state.commands import DeliverTimed, SettleTimed
 from broker.state.topic_rules import TIMER_TOPIC
@@ -218,6 +218,9 @@ class TimerService:
         except DamagedLogError as error:
             tell_of_damage(self._events, "timers", error, now_ns)
             self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
+        except BatchUnderWayError:
+            self._leadership.batches.when_over(self._run)
+            self._deadline.due_ns = now_ns + RETRY_NS
         except (ReplicaError, DiskFullError) as error:
             tell_of_refusal(self._events, "timers", error, now_ns)
             self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS

@@ -105,6 +105,7 @@ class LongRequests:
         leadership, waiting = self._leadership, self.behind_batch
         # Not for those that go on here: they are the ones who came first.
         leadership.others_first = False
+        leadership.batches.let_go_on()
         for _ in range(min(len(waiting), _RESUMED_IN_A_TURN)):
             # A batch is under way, still or again: one of those that went on may have begun it.
             if leadership.batches.under_way is not None:

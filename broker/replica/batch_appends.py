@@ -4,8 +4,8 @@ While one is under way no other message is appended: its queue offsets follow ea
 same again comes before it or behind it. Commands may come between two slices.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -57,6 +57,22 @@ class BatchAppends:
     """A slice has so many at most."""
     under_way: BatchUnderWay | None = None
     """The batch that has begun and is not over: no other message may be appended."""
+    _when_over: dict[Callable[[], None], None] = field(default_factory=dict)
+    """The calls to be made when it is over."""
+
+    def when_over(self, call: Callable[[], None]) -> None:
+        """Has a part of this node that a batch keeps from appending called once, when that is over.
+
+        It goes before the messages of clients that wait for the same: there may be a batch among them, each time.
+        """
+        self._when_over[call] = None
+
+    def let_go_on(self) -> None:
+        """Makes the calls of those who wait until no batch is under way, if none is."""
+        if self.under_way is None and self._when_over:
+            calls, self._when_over = self._when_over, {}
+            for call in calls:
+                call()
 
     def begin(self) -> BatchUnderWay:
         """Keeps all other messages away until `end`: a batch will be appended, or be refused.
@@ -80,6 +96,7 @@ class BatchAppends:
 
     def abandon(self) -> list[Waiter]:
         """Appends nothing more of the batch, as this node stopped leading. Returns the waiters who have to be told."""
+        self._when_over.clear()
         batch, self.under_way = self.under_way, None
         if batch is None:
             return []

@@ -34,7 +34,7 @@ from broker.remoting.opaques import Opaques
 from broker.replica.proposals import CallbackWaiter, stored_again
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
-from broker.requests.errors import ReplicaError, RequestError
+from broker.requests.errors import BatchUnderWayError, ReplicaError, RequestError
 from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply, reply_unknown
 from broker.settings.live import LiveSettings
@@ -145,6 +145,10 @@ class TransactionChecks:
         if self._remaining and not self._under_way:
             try:
                 self._check_slice()
+            except BatchUnderWayError:
+                self._leadership.batches.when_over(self._run)
+                self._deadline.due_ns = now_ns + RETRY_NS
+                return
             except (ReplicaError, DiskFullError) as error:
                 tell_of_refusal(self._events, "transactions", error, now_ns)
                 self._deadline.due_ns = now_ns + RETRY_NS

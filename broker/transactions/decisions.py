@@ -23,7 +23,7 @@ from broker.remoting.headers import EndTransactionHeader
 from broker.replica.proposals import CallbackWaiter, NewMessage, Waiter, ignore, stored_again
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
-from broker.requests.errors import ReplicaError, RequestError
+from broker.requests.errors import BatchUnderWayError, ReplicaError, RequestError
 from broker.requests.processing import OUTCOME_UNKNOWN, HandledOn, Route
 from broker.requests.responses import reply
 from broker.settings.live import LiveSettings
@@ -334,6 +334,10 @@ class Decisions:
             self._leadership.check_may_append()
             # If this node stops leading first, the next leader finds them owed.
             self._append_operation(tuple(listed), CallbackWaiter(self._operations_written, ignore))
+        except BatchUnderWayError:
+            self._leadership.batches.when_over(self._write_operations)
+            self._operations.due_ns = self._time.now_ns + RETRY_NS
+            return
         except (ReplicaError, DiskFullError) as error:
             log.info("operation messages wait", reason=str(error))
             self._operations.due_ns = self._time.now_ns + RETRY_NS

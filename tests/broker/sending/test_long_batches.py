@@ -13,6 +13,7 @@ from broker.remoting.command import RemotingCommand
 from broker.replica.replica import Replica
 from log.formats.batch import BatchItem, encode_batch
 from tests.broker.harness import SMALL_STORE, Client, Group, Pulled
+from tests.broker.transactions.halves import COMMIT, INTERVAL_S, SETTINGS, end, questions, send_half, state
 
 SLICE = 5
 COUNT = 43
@@ -266,6 +267,47 @@ def test_delayed_messages_are_delivered_behind_a_batch(group: Group) -> None:
     assert stored(client.wait(batch)) == 0
     group.advance(3)
     assert bodies(group, COUNT + 1) == [*names("a"), b"delayed"]
+
+
+def batch_after_batch(group: Group, seconds: float) -> None:
+    """Two producers send one batch after the other, so that one always waits while another is under way."""
+    member = group.members[group.leader]
+    leader = group.node(group.leader).replica.leadership
+    producers = [group.connect(), group.connect()]
+    opaques = [start_batch(producer) for producer in producers]
+    for _ in range(round(seconds / 0.005)):
+        group.now_ns += 5_000_000
+        group._turn(member)
+        group.hand_out(member)
+        for at, producer in enumerate(producers):
+            if (answer := producer.answers.pop(opaques[at], None)) is not None:
+                stored(answer)
+                opaques[at] = start_batch(producer)
+        assert leader.batches.under_way, "one batch begins in the turn in which the other ends"
+
+
+@pytest.mark.parametrize("waits", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1500"}])
+def test_what_is_due_is_delivered_between_batches_that_follow_each_other(waits: dict[str, str]) -> None:
+    group = Group.elected(1, options=OPTIONS)
+    client = group.connect()
+    client.create_topic("T", 2)
+    client.heartbeat("g")
+    client.send("T", b"waits", 1, waits)
+    batch_after_batch(group, 2.5)
+    assert client.pull("T", "g", 0, 1).bodies == [b"waits"]
+
+
+def test_transactions_are_looked_at_between_batches_that_follow_each_other() -> None:
+    group = Group.elected(1, options=OPTIONS, broker=SETTINGS)
+    client, producer = group.connect(), group.connect()
+    client.create_topic("T", 2)
+    client.heartbeat("g")
+    producer.heartbeat(producer_group="P")
+    send_half(client, b"asked about")
+    assert end(client, send_half(client, b"committed"), COMMIT) == ResponseCode.SUCCESS
+    batch_after_batch(group, INTERVAL_S + 1)
+    assert [record.body for _, record in questions(producer)] == [b"asked about"]
+    assert state(group).operations_owed == {}, "that of the commit is written"
 
 
 def place(answer: RemotingCommand) -> tuple[str, str]:
