@@ -13,6 +13,7 @@ assertion and not in this list.
     │   │   └── DamagedEntryError    an entry that this log had whole: read it again when the group has repaired it
     │   └── DamagedStateError    term and vote, snapshot (never guessed: that breaks Raft)
     ├── DamagedRangeError    bytes from a peer fail their checks: ask again
+    │   └── MisplacedRangeError  the peer's data files have another size: the operator's fault, no retry
     ├── StoreTooNewError     a newer release wrote this store; start it with that one, nothing was touched
     ├── RecordError          bytes are no valid message record; the sender's fault
     ├── EntryTooLargeError   an entry that no file can hold; the sender's fault, no retry
@@ -90,6 +91,20 @@ class DamagedRangeError(LogFault):
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(f"entries received are damaged at byte {offset}: {reason}")
+        self.offset = offset
+        self.reason = reason
+
+
+class MisplacedRangeError(DamagedRangeError):
+    """Entries of a log that has its data files' ends elsewhere: that node's data files have another size."""
+
+    def __init__(self, offset: int, reason: str, data_file_bytes: int) -> None:
+        LogFault.__init__(
+            self,
+            f"{reason}: this node has data files of {data_file_bytes} bytes, and the sender those of another size. "
+            "storage.data_file_bytes must be the same on all nodes of a group: give the node where it differs that of "
+            "the others, and an empty store (nothing was changed)",
+        )
         self.offset = offset
         self.reason = reason
 

@@ -11,6 +11,7 @@ from broker.client.errors import BrokerError, ConnectionFailed, DamagedMessage, 
 from broker.client.message import MessageQueue, MessageView
 from broker.client.transport.patient_calls import PatientCalls
 from broker.client.transport.pauses import Pauses
+from broker.client.transport.routes import failed_last
 from broker.operations.asking import Groups
 from broker.operations.own_groups import READER_GROUP
 from broker.remoting.codes import ResponseCode
@@ -141,7 +142,8 @@ async def read_queue(
             failures += 1
             if not error.retry_may_help or failures >= ATTEMPTS:
                 raise
-            avoid = [address] if (address := getattr(error, "address", "")) else []
+            if isinstance(error, BrokerError | ConnectionFailed):
+                avoid = failed_last(avoid, error.address)
             await runtime.sleep(pauses.next_s())
             await admin.core.routes.refresh_quietly(queue.topic)
             continue

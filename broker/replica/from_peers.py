@@ -16,7 +16,7 @@ from broker.replica.incoming_snapshots import IncomingSnapshots, ReadSnapshot
 from broker.replica.members import Members
 from broker.statistics.events import EventKind
 from log.entries.entry_room import make_room_for_range
-from log.errors import DamagedRangeError, DiskFullError
+from log.errors import DamagedRangeError, DiskFullError, MisplacedRangeError
 from log.formats.entry_range import EntryRange
 from raft.effects import AcceptEntries
 from raft.errors import ImpossibleMessage
@@ -73,15 +73,22 @@ class FromPeers:
                 raise BrokenPeerError(f"it contradicts itself: {message}")
             try:
                 entries = self._log.check_range(frame.body, message.prev_index + 1, frame.position)
+                if not entries.has_terms(message.spans):
+                    # The sender's log was truncated and written anew between queueing and sending: not these entries.
+                    log.warning(
+                        "append refused", source=message.source, error="bytes of other terms than announced"
+                    )
+                    return False
+                # Raft accepts what follows the log's end. (Where it cuts entries off first, the place of those that
+                # come instead shows when they are written.)
+                if message.prev_index == self._log.last_index and message.prev_term == self._log.last_term:
+                    self._log.check_place(entries, entries.first_index)
+            except MisplacedRangeError as error:
+                # Nothing more can be taken from a leader like that: without links to it the others elect another.
+                raise BrokenPeerError(str(error)) from error
             except DamagedRangeError as error:
                 self._events.warn(
                     EventKind.DAMAGED_FRAME, "append", now_ns, source=message.source, error=str(error)
-                )
-                return False
-            if not entries.has_terms(message.spans):
-                # The sender's log was truncated and written anew between queueing and sending: not these entries.
-                log.warning(
-                    "append refused", source=message.source, error="bytes of other terms than announced"
                 )
                 return False
         elif isinstance(message, SnapshotRequest):
@@ -135,7 +142,7 @@ class FromPeers:
         self.received(frame, self._time.now_ns, self._time.group_ms)
 
     def write_entries(self, effect: AcceptEntries) -> None:
-        """Writes the entries that raft has accepted. Raises `log.errors.DiskError`."""
+        """Writes the entries that raft has accepted. Raises `log.errors.DiskError`, MisplacedRangeError."""
         entries = self._entries
         assert entries is not None, "entries are accepted from an append only"
         configurations = effect.message.configurations

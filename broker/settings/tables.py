@@ -116,7 +116,8 @@ class StorageSettings(SettingsTable, frozen=True):
     flush_interval_ms: Annotated[int, Meta(ge=1, le=60_000)] = 500
     """flushIntervalCommitLog: how long ``async`` leaves written pages to the page cache."""
     data_file_bytes: Annotated[int, Meta(ge=4096, le=1 << 40, multiple_of=4096)] = 1 << 30
-    """mappedFileSizeCommitLog: size of a file of the log; never change it in an existing store."""
+    """mappedFileSizeCommitLog: size of a file of the log, the same on all nodes of a group; never change it in an
+    existing store."""
     entry_index_file_bytes: Annotated[int, Meta(ge=4096, multiple_of=ENTRY_INDEX_UNIT_BYTES)] = (
         5 * 1024 * 1024 * 32
     )

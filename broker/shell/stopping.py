@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from log.errors import DamagedFileError, DiskError
+from log.errors import DamagedFileError, DiskError, MisplacedRangeError
 
 
 class Stopping:
@@ -66,10 +66,12 @@ def _cause(error: BaseException) -> BaseException | None:
 
 
 def _why_it_fails(error: BaseException) -> str:
-    """Returns the reason of a stop that was not in order: the disk, what it has damaged, a second Ctrl-C that does not
-    wait, or a bug."""
+    """Returns the reason of a stop that was not in order: the disk, what it has damaged, data files of another size
+    than its peers', a second Ctrl-C that does not wait, or a bug."""
     if isinstance(error, KeyboardInterrupt):
         return signal.SIGINT.name
     if isinstance(error, DamagedFileError):
         return f"damage on the disk: {error}; started again, it has that from its group (docs/operations.md, damage)"
-    return str(error) if isinstance(error, DiskError) else f"bug: {type(error).__name__}: {error}"
+    if isinstance(error, DiskError | MisplacedRangeError):
+        return str(error)
+    return f"bug: {type(error).__name__}: {error}"

@@ -26,6 +26,7 @@ from broker.client.transport.core import ClientCore
 from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.patient_calls import PatientCalls
 from broker.client.transport.pauses import Pauses
+from broker.client.transport.routes import failed_last
 from broker.client.transport.runtime import Runtime
 from broker.remoting.codes import ResponseCode
 from broker.remoting.route import MASTER_ID
@@ -203,7 +204,8 @@ class TopicReader:
                     at = wanted.stop
                     break
             except (ConnectionFailed, BrokerError, NameServerUnavailable, NoRoute) as error:
-                avoid = [error.address] if isinstance(error, ConnectionFailed | BrokerError) else []
+                if isinstance(error, ConnectionFailed | BrokerError):
+                    avoid = failed_last(avoid, error.address)
                 broker_id = MASTER_ID
                 await attempts.failed(error)
                 await self._core.routes.refresh_quietly(queue.topic)

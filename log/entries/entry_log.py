@@ -41,6 +41,7 @@ from log.errors import (
     DamagedLogError,
     DamagedRangeError,
     EntryTooLargeError,
+    MisplacedRangeError,
     OutOfRangeError,
 )
 from log.files.disk import Disk, MappedFile
@@ -409,11 +410,26 @@ class EntryLog:
         """Checks entries from a peer, see `log.formats.entry_range.check_range`. Raises DamagedRangeError."""
         return check_range(data, first_index, position, self.file_bytes, self._loops.checked_run)
 
+    def check_place(self, entries: EntryRange, first: int) -> None:
+        """Raises MisplacedRangeError unless entry `first` of a checked range is where it must be behind this log's end.
+
+        Files are of one size on all replicas, so each entry can only be at one position behind the one before it.
+        """
+        at = (first - entries.first_index) * UNIT_BYTES
+        _, position, size, _, _ = UNIT.unpack_from(entries.units, at)
+        if position == self.end_position:
+            return
+        expected = self.next_position(size - HEADER_BYTES)
+        if position != expected:
+            reason = f"entry {first} is at position {position}, but in this log it must be at {expected}"
+            raise MisplacedRangeError(position - entries.position, reason, self.file_bytes)
+
     def append_range(self, entries: EntryRange, skip_entries: int = 0) -> None:
         """Appends a checked range (without its first `skip_entries`, which are in the log already).
 
-        Its first new entry must have the index behind the last one here. Raises DamagedRangeError if its
-        position or term cannot follow this log, DiskFullError, DiskError; nothing has changed then.
+        Its first new entry must have the index behind the last one here. Raises MisplacedRangeError or
+        DamagedRangeError if its position or its term cannot follow this log, DiskFullError, DiskError; nothing has
+        changed then.
         """
         first = entries.first_index + skip_entries
         assert first == self.last_index + 1, f"a range from entry {first} on, behind entry {self.last_index}"
@@ -428,7 +444,8 @@ class EntryLog:
         end, tail = entries.end_position, self.tail
         units_end = (entries.last_index + 1) * UNIT_BYTES
         if position != self.end_position or end > tail.limit or units_end > self.index.tail.limit:
-            self._make_room_for_range(entries, first, position)
+            self.check_place(entries, first)
+            self._advance(position, end, entries.last_index)
         # Nothing fails from here on, so that terms, bytes, units and ends change together.
         if term != self.last_term or not self._term_starts:
             self._term_starts.append((first, term))
@@ -502,20 +519,6 @@ class EntryLog:
         position = self.next_position(size - HEADER_BYTES)
         self._advance(position, position + size, self.last_index + 1)
         return position
-
-    def _make_room_for_range(self, entries: EntryRange, first: int, position: int) -> None:
-        """Does as `_make_room` for a range whose first new entry claims `position`. Raises DamagedRangeError, too."""
-        # Files are of one size on all replicas, so each entry can only be at one position behind the one before it.
-        if position != self.end_position:
-            offset = (first - entries.first_index) * UNIT_BYTES
-            size = UNIT.unpack_from(entries.units, offset)[2]
-            expected = self.next_position(size - HEADER_BYTES)
-            if position != expected:
-                raise DamagedRangeError(
-                    position - entries.position,
-                    f"entry {first} is at position {position}, but in this log it must be at {expected}",
-                )
-        self._advance(position, entries.end_position, entries.last_index)
 
     def _advance(self, position: int, end: int, last_index: int) -> None:
         """Makes the pages of an entry at `position` ready, up to `end`; ends the current file where it does not fit."""

@@ -12,7 +12,7 @@ from zlib import crc32
 
 import numpy as np
 
-from log.errors import DamagedRangeError
+from log.errors import DamagedRangeError, MisplacedRangeError
 from log.formats.columns import RUN_FROM, chain, checksums, gather
 from log.formats.layout import (
     ENTRY_MAGIC,
@@ -81,7 +81,8 @@ def check_range(
 
     `quickly` does as `checked_run`, which it replaces (`log.formats.loops`).
 
-    Raises DamagedRangeError with the offset in `data`; nothing of a damaged range may be used.
+    Raises DamagedRangeError with the offset in `data`; nothing of a damaged range may be used. It is a
+    MisplacedRangeError where they would cross the end of a data file.
     """
     view = memoryview(data)
     end = len(view)
@@ -90,7 +91,8 @@ def check_range(
     if not end:
         raise DamagedRangeError(0, "a range holds at least one entry")
     if end > file_left:
-        raise DamagedRangeError(0, f"{end} bytes at position {position} do not fit into one data file")
+        reason = f"{end} bytes at position {position} do not fit into one data file"
+        raise MisplacedRangeError(0, reason, data_file_bytes)
     return (quickly or checked_run)(view, first_index, position) or _checked_each(view, first_index, position)
 
 

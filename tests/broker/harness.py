@@ -236,7 +236,8 @@ class Group:
         self.wall_offset_ms = 0
         """A test has moved the wall clock by so much."""
         self.random = random.Random(seed)
-        self._options = options
+        self.options = options
+        """Those of nodes that start from now on."""
         self._flush = flush
         self._max_message_bytes = max_message_bytes
         self._first_port = first_port
@@ -328,7 +329,7 @@ class Group:
                 release=member.release,
                 limits=self.limits,
                 store_options=replace(
-                    self._options,
+                    self.options,
                     dledger_directory=f"dledger-{node_id}",
                     delay_levels_ms=member.config.broker.delay_level_ms,
                 ),

@@ -8,14 +8,16 @@ import trio
 from broker.client.admin import AdminClient
 from broker.client.consuming.consumer import Consumer
 from broker.client.errors import NoRoute, UsageError
-from broker.client.message import Message
+from broker.client.message import Message, MessageQueue
 from broker.client.producing.producer import Producer
 from broker.operations.asking import Groups
 from broker.operations.errors import NotThere
 from broker.operations.messages import MessageWay, find_messages, way_of
+from broker.operations.queue_browsing import read_queue
 from broker.remoting import property_names
-from tests.broker.client.cluster import NAME_SERVER, Broker
-from tests.broker.client.links import ClientRuntime
+from broker.remoting.codes import RequestCode
+from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
+from tests.broker.client.links import ClientRuntime, World, reset
 
 
 def bodies(messages: list[object]) -> list[object]:
@@ -67,6 +69,19 @@ async def test_messages_are_found_by_time_offset_key_and_id(
         await found(queue=9)
     with pytest.raises(NoRoute):
         await find_messages(await Groups.registered(admin), "nowhere")
+
+
+async def test_the_third_member_is_asked_where_two_are_out_of_reach(
+    world: World, runtime: ClientRuntime
+) -> None:
+    leader, second, third = one_group(world, members=3)
+    leader.append("t", 0, b"here")
+    for gone in (leader, second):
+        gone.script(RequestCode.PULL_MESSAGE, *[reset] * 100)
+    async with AdminClient(NAME_SERVER, runtime=runtime) as admin:
+        found = [views async for views in read_queue(admin, MessageQueue("t", "g", 0), 0, 1)]
+    assert [view.body for views in found for view in views] == [b"here"]
+    assert third.received(RequestCode.PULL_MESSAGE)
 
 
 @pytest.mark.parametrize("due", ["\u00b2", "9" * 5000])

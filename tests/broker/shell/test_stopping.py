@@ -13,7 +13,7 @@ from broker.replica import upkeep
 from broker.settings.tables import NodeSettings, Settings, StorageSettings
 from broker.shell.broker_server import BrokerServer
 from broker.shell.stopping import Stopping
-from log.errors import DamagedLogError, DiskError, FlushError
+from log.errors import DamagedLogError, DiskError, FlushError, MisplacedRangeError
 from log.notes.checkpoint import ABORT, CheckpointJob
 from tests.broker.shell.servers import LIMIT_S
 
@@ -32,6 +32,10 @@ AGAIN = "started again, it has that from its group (docs/operations.md, damage)"
         (
             DamagedLogError("x", 7, "no entry"),
             f"damage on the disk: {DamagedLogError('x', 7, 'no entry')}; {AGAIN}",
+        ),
+        (
+            MisplacedRangeError(0, "entry 7 is elsewhere", 4096),
+            str(MisplacedRangeError(0, "entry 7 is elsewhere", 4096)),
         ),
         (ValueError("seven"), "bug: ValueError: seven"),
     ],

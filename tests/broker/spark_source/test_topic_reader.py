@@ -74,6 +74,17 @@ async def test_a_leader_that_dies_in_the_middle_loses_and_doubles_nothing(
     assert any(follower.received(RequestCode.PULL_MESSAGE) for follower in followers)
 
 
+async def test_the_third_member_is_asked_where_two_are_out_of_reach(world: World) -> None:
+    leader, second, third = one_group(world, members=3)
+    fill(leader, 20)
+    for gone in (leader, second):
+        gone.script(RequestCode.PULL_MESSAGE, *[reset] * 100)
+    async with reader(world) as topics:
+        found = await topics.read_slice(QueueRange(Q0, 0, 20))
+    assert (bodies(found), found.losses) == (numbers(0, 20), [])
+    assert third.received(RequestCode.PULL_MESSAGE)
+
+
 async def test_of_tags_only_those_are_read_and_the_others_are_no_loss(world: World, broker: Broker) -> None:
     for number in range(20):
         broker.append("t", 0, b"%d" % number, b"TAGS\x01%s\x02" % (b"even" if number % 2 == 0 else b"odd"))
