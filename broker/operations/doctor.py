@@ -3,7 +3,7 @@
 Each check is a function from what was found (examination.py) to findings, and none of them asks anything further.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -54,9 +54,12 @@ class Diagnosis:
         return not any(finding.severity == "fault" for finding in self.findings)
 
 
-async def diagnose(admin: AdminClient) -> Diagnosis:
-    """Look at the whole cluster. Raises nothing because of servers that do not answer: those are findings."""
-    return judged(await examine(admin))
+async def diagnose(admin: AdminClient, expected: Iterable[str] = ()) -> Diagnosis:
+    """Look at the whole cluster, in which the broker groups that are ``expected`` must be there.
+
+    Raises nothing because of servers that do not answer: those are findings.
+    """
+    return judged(await examine(admin, expected))
 
 
 def judged(examination: Examination) -> Diagnosis:
@@ -104,6 +107,7 @@ def _name_servers(examination: Examination) -> _Findings:
             "no broker is registered",
             "look at a broker's log: it registers once its group has a leader, and where node.name_servers says",
         )
+    yield from _gone(examination, {name for name, _ in known})
     # Brokers register with each name server by themselves (`BrokerOuterAPI.registerBrokerAll`), and clients ask any
     # of them: one that knows less gives some clients a route with less.
     for server in answering:
@@ -115,6 +119,37 @@ def _name_servers(examination: Examination) -> _Findings:
                 f"does not know {at} of {name}, which another name server knows",
                 "name all name servers in node.name_servers of every broker",
             )
+
+
+def _gone(examination: Examination, known: set[str]) -> _Findings:
+    """Finds broker groups that should be there and are not among those that are ``known``.
+
+    Name servers forget whoever stops, or is silent for two minutes (`RouteInfoManager`). So a group that is gone as a
+    whole is missed only where somebody names it: whoever asks, or the configuration of an ordered topic.
+    """
+    for name in examination.expected:
+        if name not in known:
+            yield (
+                "fault",
+                name,
+                "no name server knows this broker group, which should be there",
+                "start its nodes; of those that run, look at their logs, and at node.name_servers",
+            )
+    ordered: dict[str, set[str]] = {}
+    for server in examination.name_servers:
+        for topic, groups in server.ordered.items():
+            for item in groups.split(";"):
+                name, separator, _ = item.rpartition(":")
+                if separator and name not in known and name not in examination.expected:
+                    ordered.setdefault(name, set()).add(topic)
+    for name, topics in sorted(ordered.items()):
+        told = ", ".join(sorted(topics))
+        yield (
+            "fault",
+            name,
+            f"no name server knows this broker group, which has queues of ordered topics: {told}",
+            "start its nodes; if it was given up, take it out of these topics' order configuration",
+        )
 
 
 def _reachable(examination: Examination) -> _Findings:

@@ -4,25 +4,33 @@ once.
 Whoever does not answer is a finding itself, so nothing here raises for that.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from broker.client.admin import AdminClient
 from broker.client.errors import BrokerError, ClientError, ConnectionFailed
-from broker.operations.asking import Groups, body_at, each
+from broker.name_server.key_values import ORDER_TOPIC_NAMESPACE
+from broker.operations.asking import Groups, as_json, body_at, each, read_body
 from broker.operations.clients import ConnectedClient, connected_clients
 from broker.operations.consumer_groups import GroupDetail, describe_group
 from broker.operations.errors import NotThere
-from broker.remoting.codes import RequestCode
+from broker.remoting.bodies import KeyValueTable
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.node_status import NodeStatus, decode_node_status
 from broker.remoting.route import ClusterInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExaminedNameServer:
-    """A name server and the addresses of the brokers that it knows by broker group; None if it did not answer."""
+    """A name server and the addresses of the brokers that it knows by broker group; None if it did not answer.
+
+    ``ordered`` has its configuration of ordered topics by topic, as it is kept there: ``broker:count;broker:count``. It
+    is empty where the account may not ask for it.
+    """
 
     address: str
     brokers: dict[str, tuple[str, ...]] | None
+    ordered: dict[str, str] = field(default_factory=dict)
     failure: str | None = None
 
 
@@ -43,7 +51,10 @@ class ExaminedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """All that was found. ``clients`` is None where they could not be asked for, and ``failure`` says why."""
+    """All that was found. ``clients`` is None where they could not be asked for, and ``failure`` says why.
+
+    ``expected`` has the broker groups of which whoever asks says that they must be there.
+    """
 
     now_ms: int
     name_servers: tuple[ExaminedNameServer, ...]
@@ -51,10 +62,14 @@ class Examination:
     clients: tuple[ConnectedClient, ...] | None
     groups: tuple[GroupDetail, ...]
     failure: str | None
+    expected: tuple[str, ...] = ()
 
 
-async def examine(admin: AdminClient) -> Examination:
-    """Ask the whole cluster. Raises nothing but for a client that is not open."""
+async def examine(admin: AdminClient, expected: Iterable[str] = ()) -> Examination:
+    """Ask the whole cluster, in which some broker groups are ``expected``.
+
+    Raises nothing but for a client that is not open.
+    """
     addresses = admin.core.name_servers.addresses
     name_servers = await each(admin, addresses, lambda address: _name_server(admin, address))
     places = sorted(
@@ -91,6 +106,7 @@ async def examine(admin: AdminClient) -> Examination:
         clients=clients,
         groups=tuple(groups),
         failure=failure,
+        expected=tuple(dict.fromkeys(expected)),
     )
 
 
@@ -105,7 +121,21 @@ async def _name_server(admin: AdminClient, address: str) -> ExaminedNameServer:
             name: tuple(at for _, at in sorted(data.broker_addresses.items()))
             for name, data in sorted(info.broker_table.items())
         },
+        ordered=await _ordered(admin, address),
     )
+
+
+async def _ordered(admin: AdminClient, address: str) -> dict[str, str]:
+    try:
+        response = await admin.call(
+            address, RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": ORDER_TOPIC_NAMESPACE}
+        )
+        # Where no topic is ordered there is no such namespace, which is an answer of another code.
+        if response.code != ResponseCode.SUCCESS:
+            return {}
+        return read_body(response, address, as_json(KeyValueTable)).table
+    except (ConnectionFailed, BrokerError):
+        return {}
 
 
 async def _node(admin: AdminClient, broker: str, address: str) -> ExaminedNode:

@@ -1,20 +1,36 @@
 """``trivet doctor``: what is wrong with a cluster, or soon will be, and what to do."""
 
+from typing import Annotated
+
+from cyclopts import Parameter
+
 from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
 from broker.tools.cli.output import console, print_json, visible
 
 
-async def doctor(*, servers: Servers = DEFAULT_SERVERS, json: AsJson = False) -> int:
+async def doctor(
+    *,
+    expect: Annotated[
+        list[str] | None,
+        Parameter(
+            help="A broker group that must be there, known to a name server; may be repeated.", negative=""
+        ),
+    ] = None,
+    servers: Servers = DEFAULT_SERVERS,
+    json: AsJson = False,
+) -> int:
     """Look for what is wrong with a cluster, and say what to do about it.
 
     It looks at name servers, nodes, names, the addresses that clients are given, replicas, clocks, disks, open files,
     releases and formats, certificates, and at members of consumer groups that subscribe to different things. A fault
     does harm now, a warning will, a note may be meant so. The exit code is 1 if there is a fault.
+
+    Name servers forget a broker group of which all nodes are gone: name those that must be there with --expect.
     """
     from broker.operations.doctor import diagnose
 
     async with servers.admin() as admin:
-        diagnosis = await diagnose(admin)
+        diagnosis = await diagnose(admin, expect or ())
     if json:
         findings = {
             "healthy": diagnosis.is_healthy,

@@ -13,6 +13,7 @@ from broker.client.consuming.consumer import Consumer
 from broker.operations.clients import ConnectedClient
 from broker.operations.doctor import CHECKS, Diagnosis, diagnose, judged
 from broker.operations.examination import Examination, ExaminedNameServer, examine
+from broker.remoting.codes import RequestCode
 from broker.remoting.node_status import ProcessFacts
 from raft.recovery_loss import Loss
 from tests.broker.client.cluster import NAME_SERVER, Broker
@@ -174,6 +175,19 @@ async def test_name_servers_that_are_silent_or_know_less(healthy: Examination) -
     assert {finding.check for finding in alone.findings} == {"name servers"}
     empty = dataclasses.replace(one, brokers={})
     assert not judged(dataclasses.replace(healthy, name_servers=(empty,), nodes=())).is_healthy
+
+
+async def test_a_broker_group_that_is_gone_as_a_whole(admin: AdminClient) -> None:
+    """Name servers forget it, so that somebody has to say that it should be there: who asks, or an ordered topic."""
+    assert (await diagnose(admin, ["a", "b"])).is_healthy
+    fields = {"namespace": "ORDER_TOPIC_CONFIG", "key": "t", "value": "a:2;gone:2;;no count;lost:"}
+    assert (await admin.call(NAME_SERVER, RequestCode.PUT_KV_CONFIG, fields)).code == 0
+    diagnosis = await diagnose(admin)
+    assert found(diagnosis, "fault") == [("name servers", "gone"), ("name servers", "lost")]
+    assert diagnosis.findings[0].what.endswith("ordered topics: t")
+    diagnosis = await diagnose(admin, ["b", "gone", "c", "c"])
+    assert found(diagnosis, "fault") == [("name servers", name) for name in ("gone", "c", "lost")]
+    assert not diagnosis.is_healthy
 
 
 async def test_a_dead_node_and_members_that_disagree(
