@@ -22,6 +22,9 @@ from broker.requests.responses import refuse
 _IN_STEPS_MAX: Final = 4_000
 """Requests that are handled in steps. One that waits has gathered tens of KB at most: its first step's."""
 
+_BATCH: Final = "the batch"
+"""The one that is under way takes turns at steps as if it came from an address of this name."""
+
 _RESUMED_IN_A_TURN: Final = 100
 """Requests that have waited for a batch and go on in one turn: some 3 ms of sends."""
 
@@ -48,6 +51,8 @@ class LongRequests:
         """The steps of which `step` does one."""
         self._batch: object | None = None
         """The batch that was under way when a request was kept last."""
+        self._batch_steps: Iterator[None] | None = None
+        """The steps of the request that began a batch last."""
         self._in_steps_budget = Budget("other long requests", _IN_STEPS_MAX)
         self.behind_batch: deque[tuple[Connection, RemotingCommand]] = deque()
         """The requests that came while a long batch was being stored, oldest first."""
@@ -66,10 +71,15 @@ class LongRequests:
         request = connection, command, steps
         before, self._batch = self._batch, self._leadership.batches.under_way
         begins_batch = self._batch is not None and self._batch is not before
+        if begins_batch:
+            self._batch_steps = steps
+        # A batch has turns of its own: behind it the next one may begin at once, and so on, and what else its address
+        # wants would wait for all of them.
+        share = _BATCH if steps is self._batch_steps else connection.share
         if steps is self._stepped or begins_batch:
-            self._in_turn.add_before(connection.share, request, is_next=begins_batch)
+            self._in_turn.add_before(share, request, is_next=begins_batch)
         else:
-            self._in_turn.add(connection.share, request)
+            self._in_turn.add(share, request)
 
     def counted(
         self, connection: Connection, command: RemotingCommand, steps: Iterator[None]

@@ -68,11 +68,13 @@ class BatchAppends:
         self._when_over[call] = None
 
     def let_go_on(self) -> None:
-        """Makes the calls of those who wait until no batch is under way, if none is."""
-        if self.under_way is None and self._when_over:
-            calls, self._when_over = self._when_over, {}
-            for call in calls:
-                call()
+        """Makes the calls of those who wait until no batch is under way, while none is; one of them may begin one."""
+        # Once each: a call that has more to do asks for another one, behind those of the others.
+        for call in [*self._when_over]:
+            if self.under_way is not None:
+                break
+            del self._when_over[call]
+            call()
 
     def begin(self) -> BatchUnderWay:
         """Keeps all other messages away until `end`: a batch will be appended, or be refused.

@@ -56,6 +56,7 @@ Not promised: to recognize keys after all replicas of a group were wiped, since 
 who calls `send` again after an unknown outcome makes a new message (`Producer.resume` asks for the old one).
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -71,14 +72,14 @@ from broker.replica.internal_records import read_internal
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
-from broker.requests.errors import RequestError
+from broker.requests.errors import BatchUnderWayError, ReplicaError, RequestError
 from broker.requests.in_turn import InTurn
 from broker.requests.responses import reply
 from broker.sending.properties import SentProperties
 from broker.sending.responses import send_fields
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from log.entries.entry_reads import index_at, record_at
-from log.errors import DamagedLogError, OutOfRangeError, RecordError
+from log.errors import DamagedLogError, DiskFullError, OutOfRangeError, RecordError
 from log.formats.batch import batch_columns
 from log.formats.layout import HEADER_BYTES
 from log.formats.message_id import offset_message_ids
@@ -113,7 +114,10 @@ class RepeatedSends:
         self._requests = requests
         self._time = time
         self._decisions: dict[tuple[str, str], _Decision] = {}
-        """By topic and first key; each is in the replica's hands, and ends with `committed` or `lost`."""
+        """By topic and first key; each is in the replica's hands, or waits behind a batch, and ends with `committed` or
+        `lost`."""
+        self._behind_batch: deque[_Decision] = deque()
+        """Those of the decisions that found nothing, whose attempts wait to be appended until a batch is over."""
         self.leaving: InTurn[tuple[Connection, RemotingCommand]] = InTurn()
         """Attempts that have waited for a decision, which may be thousands for one, and are handled anew, some in each
         turn. To be looked at only."""
@@ -126,6 +130,10 @@ class RepeatedSends:
 
     def _role_changed(self) -> None:
         self.suspect = _EVERYTHING
+        if not self._leadership.serving:
+            behind_batch, self._behind_batch = self._behind_batch, deque()
+            for decision in behind_batch:
+                self.lost(decision)
 
     def may_append(
         self,
@@ -183,16 +191,11 @@ class RepeatedSends:
 
     def decide(self, decision: "_Decision") -> None:
         """Answers an attempt, or appends it: everything that was in the log when it came is applied now."""
-        connection, command = decision.connection, decision.command
-        if not decision.appended and self._leadership.batches.under_way is not None:
-            # It could not be appended now, and the batch may have the message.
-            self._leadership.when_applied(decision)
-            return
         if decision.appended:
             # It is applied itself: the attempts that waited find it now.
             self._end(decision)
             return
-        self._requests.handle_in_steps(connection, command, self._look_up(decision))
+        self._requests.handle_in_steps(decision.connection, decision.command, self._look_up(decision))
 
     def _look_up(self, decision: "_Decision") -> Iterator[None]:
         """Looks for the message, and answers the attempt or appends it; a batch is looked through in steps.
@@ -225,11 +228,25 @@ class RepeatedSends:
             reply(connection, command, ResponseCode.SUCCESS, None, decision.fields)
             self._end(decision)
             return
-        if self._leadership.batches.under_way is not None:
-            self._leadership.when_applied(decision)  # as above: another batch has begun meanwhile
+        self._append(decision)
+
+    def _append(self, decision: "_Decision") -> None:
+        """Appends an attempt whose message was not found.
+
+        A batch may have begun since the attempt came, and keeps it waiting. It has not this message, whose other
+        attempts wait for the decision. So nothing is looked for again, and the attempt goes before those messages that
+        wait for the batch, too: among them there may be another one.
+        """
+        try:
+            self._leadership.check_may_append()
+        except BatchUnderWayError:
+            self._behind_batch.append(decision)
+            self._leadership.batches.when_over(self._append_some)
             return
-        # This decision is over when what is in the log now is applied. An attempt that is kept behind a batch instead
-        # of being appended comes through here again.
+        except (ReplicaError, DiskFullError):
+            pass  # its handling says so
+        connection, command = decision.connection, decision.command
+        # This decision is over when what is in the log now is applied.
         decision.appended = True
         self._decided = command
         try:
@@ -237,6 +254,14 @@ class RepeatedSends:
         finally:
             self._decided = None
         self._leadership.when_applied(decision)
+
+    def _append_some(self) -> None:
+        """Appends some of the attempts that a batch has kept waiting, as none is under way now."""
+        waiting = self._behind_batch
+        for _ in range(min(len(waiting), self._leadership.limits.held_at_once)):
+            self._append(waiting.popleft())
+        if waiting:
+            self._leadership.batches.when_over(self._append_some)
 
     def lost(self, decision: "_Decision") -> None:
         """This node stopped leading before it appended the attempts that wait: the next leader decides."""

@@ -11,7 +11,9 @@ import pytest
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.replica.replica import Replica
+from broker.sending.repeated_sends import RepeatedSends
 from log.formats.batch import BatchItem, encode_batch
+from tests.broker.fields import pull_fields
 from tests.broker.harness import SMALL_STORE, Client, Group, Pulled
 from tests.broker.transactions.halves import COMMIT, INTERVAL_S, SETTINGS, end, questions, send_half, state
 
@@ -269,12 +271,16 @@ def test_delayed_messages_are_delivered_behind_a_batch(group: Group) -> None:
     assert bodies(group, COUNT + 1) == [*names("a"), b"delayed"]
 
 
-def batch_after_batch(group: Group, seconds: float) -> None:
-    """Two producers send one batch after the other, so that one always waits while another is under way."""
+def batch_after_batch(group: Group, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Two producers send one batch after the other, so that one always waits while another is under way.
+
+    `meanwhile` is called once, when they have begun.
+    """
     member = group.members[group.leader]
     leader = group.node(group.leader).replica.leadership
     producers = [group.connect(), group.connect()]
     opaques = [start_batch(producer) for producer in producers]
+    meanwhile()
     for _ in range(round(seconds / 0.005)):
         group.now_ns += 5_000_000
         group._turn(member)
@@ -308,6 +314,72 @@ def test_transactions_are_looked_at_between_batches_that_follow_each_other() -> 
     batch_after_batch(group, INTERVAL_S + 1)
     assert [record.body for _, record in questions(producer)] == [b"asked about"]
     assert state(group).operations_owed == {}, "that of the commit is written"
+
+
+@pytest.mark.parametrize("count", [None, COUNT])
+def test_repeated_sends_are_stored_between_batches_that_follow_each_other(count: int | None) -> None:
+    """They are looked for while a batch is under way, and that of others goes on meanwhile."""
+    group = Group.elected(1, options=OPTIONS)
+    client = group.connect()
+    client.create_topic("T", 2)
+
+    def start_repeated() -> int:
+        again: dict[str, Any] = {"once": 0, "again": True}
+        if count is None:
+            return client.start_send("T", b"x", 0, {"UNIQ_KEY": "K"}, **again)
+        return start_batch(client, "K", **again)
+
+    opaques: list[int] = []
+    batch_after_batch(group, 1, lambda: opaques.extend((start_repeated(), start_repeated())))
+    first, second = (client.answers[opaque] for opaque in opaques)
+    assert "once" not in first.fields
+    assert (stored(second), second.fields["once"]) == (stored(first), "found")
+
+
+def test_a_repeated_send_that_waits_for_a_batch_goes_to_the_next_leader(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked for when the leadership ends, and nothing of it is stored: the next leader looks for it itself."""
+    waiting: list[Any] = []
+    append = RepeatedSends._append
+
+    def appended(self: RepeatedSends, decision: Any) -> None:
+        append(self, decision)
+        if not decision.appended:
+            waiting.append(decision)
+
+    monkeypatch.setattr(RepeatedSends, "_append", appended)
+    old = group.leader
+    leader = group.node(old).replica
+    client, other = group.connect(), group.connect()
+    first = start_batch(other)
+    until_in_the_log(group, leader, 2)
+    again = client.start_send("T", b"again", 1, {"UNIQ_KEY": "K"}, once=0, again=True)
+    start_batch(other, "b", 10 * COUNT)
+    until(group, lambda: bool(waiting))
+    group.stop(old)
+    group.advance(5)
+    group.go_on(old)
+    until(group, lambda: not leader.serving)
+    assert not waiting[0].appended
+    stored(other.wait(first))
+    assert stored(client.wait(again)) == 0
+    group.converge()
+    assert group.connect().pull("T", "g", 0, 1).bodies == [b"again"]
+
+
+def test_other_long_requests_of_the_address_go_on_between_batches_that_follow_each_other() -> None:
+    group = Group.elected(1, options=OPTIONS)
+    client = group.connect()
+    client.create_topic("T", 2)
+    client.heartbeat("g")
+    client.send("T", b"x", 1, {"a": "1"})
+    fields = pull_fields(
+        consumerGroup="g", topic="T", queueId=1, subscription="a = 1", expressionType="SQL92"
+    )
+    opaques: list[int] = []
+    batch_after_batch(group, 1, lambda: opaques.append(client.start_call(RequestCode.PULL_MESSAGE, fields)))
+    assert Pulled.of(client.answers[opaques[0]]).bodies == [b"x"]
 
 
 def place(answer: RemotingCommand) -> tuple[str, str]:
