@@ -15,7 +15,8 @@ Each look takes a few turns, so that a million offsets keep nobody waiting. What
 leader's own memory: after a failover it takes two looks again.
 """
 
-from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -54,8 +55,8 @@ class DeadOffsets:
         self._registry = registry
         self._time = time
         self._interval_ns = leadership.limits.unused_offsets_look_ms * MS
-        self._remaining: deque[_Key] = deque()
-        """Consumer group and topic of the offsets that this look has yet to come to."""
+        self._remaining: Iterator[_Key] | None = None
+        """Consumer group and topic of the offsets that this look has yet to come to; None between two looks."""
         self._unused: dict[_Key, None] = {}
         """The consumer groups and topics that no client was seen to use in this look."""
         self._unused_before: dict[_Key, None] = {}
@@ -66,20 +67,23 @@ class DeadOffsets:
     def _role_changed(self) -> None:
         if not self._leadership.serving:
             self._deadline.due_ns = NEVER
-            self._remaining.clear()
+            self._remaining = None
             self._unused, self._unused_before = {}, {}
         elif self._deadline.due_ns == NEVER:
             self._deadline.due_ns = self._time.now_ns + self._interval_ns
 
     def _run(self) -> None:
         offsets = self._leadership.metadata.offsets
-        if not self._remaining:
-            self._remaining.extend(offsets)
+        if self._remaining is None:
+            self._remaining = iter(offsets)
             self._unused, self._unused_before = {}, self._unused
         dead: list[StoredOffset] = []
-        for _ in range(min(SLICE, len(self._remaining))):
-            key = self._remaining.popleft()
+        some = list(islice(self._remaining, SLICE))
+        for key in some:
             group, topic = key
+            # Taken out as the look comes to it: to let go of all of them at once takes long, too.
+            was_unused = key in self._unused_before
+            self._unused_before.pop(key, None)
             if (
                 key not in offsets
                 # The brokers' own consumer groups have no clients.
@@ -88,12 +92,14 @@ class DeadOffsets:
             ):
                 continue
             self._unused[key] = None
-            if key in self._unused_before and self._leads_nowhere(key):
+            if was_unused and self._leads_nowhere(key):
                 dead += [(group, topic, queue_id, offset) for queue_id, offset in offsets[key].items()]
         if dead:
             self._forget(dead)
+        if len(some) < SLICE:
+            self._remaining = None
         self._deadline.due_ns = (
-            self._time.now_ns if self._remaining else self._time.now_ns + self._interval_ns
+            self._time.now_ns + self._interval_ns if self._remaining is None else self._time.now_ns
         )
 
     def _leads_nowhere(self, key: _Key) -> bool:

@@ -32,7 +32,6 @@ from broker.requests.errors import RequestError
 from broker.requests.long_bodies import Body
 from broker.requests.processing import HandledOn, Pace, Route
 from broker.requests.responses import refuse, reply, reply_unknown
-from broker.state.stored_offsets import StoredOffsets
 from broker.state.topic_rules import check_group_name, queues_of
 from log.queues.consume_queue import Boundary, ConsumeQueue
 
@@ -160,7 +159,7 @@ class OffsetsProcessor:
 
         def body() -> Body:
             told, separator, pace = Pieces(b'{"offsetTable":{'), b"", Pace(OFFSETS_AT_ONCE)
-            for group, topic in _places(offsets):
+            for group, topic in offsets:
                 queues = offsets.get((group, topic))
                 if pace.spent(_OFFSETS_A_TOPIC):
                     yield
@@ -289,11 +288,3 @@ def _why_it_does_not_count(target: int | None) -> str | None:
         if target is None
         else f"not stored: the consumer group was sent to {target} and has yet to follow"
     )
-
-
-def _places(offsets: StoredOffsets) -> Iterator[tuple[str, str]]:
-    """Yields (consumer group, topic) of all offsets; they may change meanwhile. A list of these pairs, with a hundred
-    thousand of them, would be made in one step."""
-    for group in list(offsets.by_group):
-        for topic in list(offsets.by_group.get(group, ())):
-            yield group, topic

@@ -67,7 +67,13 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
         return isinstance(key, tuple) and key[1] in self.by_group.get(key[0], ())
 
     def __iter__(self) -> Iterator[_Key]:
-        return ((group, topic) for group, topics in self.by_group.items() for topic in topics)
+        """Yields (consumer group, topic) of all offsets; they may change meanwhile, for who goes through them in steps.
+
+        A list of a million of these pairs would take a third of a second.
+        """
+        for group in list(self.by_group):
+            for topic in list(self.by_group.get(group, ())):
+                yield group, topic
 
     def __len__(self) -> int:
         return sum(map(len, self.by_group.values()))

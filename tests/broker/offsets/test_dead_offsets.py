@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from broker.node.running import RunningNode
+from broker.offsets import dead_offsets
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.inner_limits import InnerLimits
 from broker.state.commands import CommitOffsets
+from broker.state.stored_offsets import StoredOffsets
 from tests.broker.harness import Client, Group
 from tests.broker.retention.test_retention import fill, group_with, pass_time
 
@@ -34,6 +39,36 @@ def kept(group: Group) -> list[str]:
     for member in group.alive():
         assert member.alive.replica.metadata.offsets == group.node(group.leader).replica.metadata.offsets
     return sorted(name for name, _ in group.node(group.leader).replica.metadata.offsets)
+
+
+def test_a_look_takes_no_more_places_in_a_turn_than_it_looks_at(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To list a million of them takes a third of a second, in which the leader would do nothing else."""
+    client = group.connect()
+    names = ["a", "b", "c", "d", "e", "f", "g"]
+    for name in names:
+        report(client, name, 3)
+    taken = [0]
+    places, end_turn = StoredOffsets.__iter__, RunningNode.end_turn
+
+    def counted(self: StoredOffsets) -> Iterator[tuple[str, str]]:
+        for place in places(self):
+            taken[-1] += 1
+            yield place
+
+    def ended(running: RunningNode) -> int:
+        taken.append(0)
+        return end_turn(running)
+
+    monkeypatch.setattr(dead_offsets, "SLICE", 2)
+    monkeypatch.setattr(StoredOffsets, "__iter__", counted)
+    monkeypatch.setattr(RunningNode, "end_turn", ended)
+    group.advance(2 * LOOK_S + 2)
+    assert max(taken) == 2
+    assert sum(taken) >= 2 * len(names), "two looks"
+    group.converge()
+    assert not group.node(group.leader).replica.metadata.offsets
 
 
 def two_looks(group: Group) -> None:
