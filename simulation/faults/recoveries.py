@@ -184,7 +184,10 @@ def unheard_promotion(stage: Stage, host: BrokerHost, fault: Fault) -> None:
             process.wake()
 
         def go_dark() -> None:
-            if not stage.is_calm() and leader.process is process:
+            # Of two voters none can be spared: nobody leads while a learner alone has the newest entries and a voter
+            # recovers (raft/recovery.py, What is claimed).
+            is_voter = name in stage.members.committed_voters
+            if is_voter and not stage.is_calm() and leader.process is process:
                 soon = replace(fault, kind="power", duration_ns=fault.duration_ns % _BACK_NS)
                 processes.power(stage, leader, soon)
                 processes.kill(stage, learner, replace(fault, kind="kill", duration_ns=_AWAY_NS))

@@ -169,6 +169,16 @@ def test_a_choreography_happens(kind: str) -> None:
 
 
 @pytest.mark.slow
+def test_of_two_voters_whose_promotion_is_late_none_loses_power() -> None:
+    """Turns take so long that it is not committed when power would fail."""
+    promotions = [Fault(at * SECOND // 2, "unheard promotion", at, SECOND // 100, 0.5) for at in range(8, 28)]
+    work = [Fault(at * SECOND, "other work", at, 3 * SECOND, 0.9) for at in range(4, 14)]
+    faults = tuple(sorted(promotions + work, key=lambda fault: fault.time_ns))
+    plan = replace(_plan(faults=faults, seconds=37), flush="async", shape=Shape(fewest_voters=2))
+    _holds(run_plan(plan))
+
+
+@pytest.mark.slow
 def test_small_limits_are_reached() -> None:
     """Snapshots are written, heads go for their age, one entry travels at a time, and files of all sorts roll."""
     small = Limits(
