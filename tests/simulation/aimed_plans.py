@@ -18,9 +18,12 @@ import pytest
 from simulation.faults.cores import KINDS
 from simulation.faults.moments import MOMENTS
 from simulation.faults.strikes import STRIKES
+from simulation.judges.beliefs import HELD, LEFT, PROMOTED
+from simulation.judges.in_hand import LOOKED_FOR
 from simulation.judges.log_heads import SERVES
 from simulation.judges.own_state import FLUSHED
-from simulation.judges.steps import STALE
+from simulation.judges.recoveries import ALL_TOLD, APPENDED, COMMITTED, USED
+from simulation.judges.steps import PROMISED, STALE
 from simulation.plans.plan import Fault, Limits, Plan, Shape
 from simulation.plans.seeds import leader_stands_still
 from simulation.scheduler import SECOND
@@ -346,7 +349,7 @@ AIMED: dict[str, Aim] = {
         _often("clog", "cut one way", "pause", gap_s=0.7, seconds=(2, 6)),
         "no duplicates",
         {"think_ms": 150, "producers": 3, "actors": ("administrator", "producer", "poster")},
-        or_as=("committed once", "stored once"),
+        or_as=("committed once", "stored once", LOOKED_FOR),
     ),
     # A send fails in the end only where nothing answers for longer than all its attempts take.
     "outbox: failures forgotten": Aim(
@@ -624,34 +627,27 @@ AIMED: dict[str, Aim] = {
 """By the name in `PLANTED`."""
 
 _FIVE: Final = {"nodes": 5, "flush": "sync"}
-_NEW_DISKS: Final = _often(
-    "new disk", "overlapping elections", "words outlive their node", "isolate", gap_s=0.7
-)
-_MEMBERS_AND_POWER: Final = _often(
-    "power", "power of all", "membership", "change that is lost", gap_s=0.7, seconds=(0, 2)
-)
+_FORGOTTEN_VOTES: Final = _often("forgotten vote", gap_s=2)
+_SMALL_GROUP: Final = Shape(spares=2, fewest_voters=2)
 
 AIMED_UNAIDED: dict[str, Aim] = {
-    "a new disk votes once a majority has told its terms": Aim(_NEW_DISKS, "election safety", _FIVE),
-    "a new disk takes its vote for unused": Aim(_NEW_DISKS, "election safety", _FIVE),
-    "a marked vote is repeated unmarked": Aim(_NEW_DISKS, "votes are durable", _FIVE),
-    "a new disk acknowledges before its votes are known": Aim(_NEW_DISKS, "committed entries stay", _FIVE),
+    "a new disk votes once a majority has told its terms": Aim(_FORGOTTEN_VOTES, ALL_TOLD, _FIVE),
+    "a new disk takes its vote for unused": Aim(_FORGOTTEN_VOTES, USED, _SYNC),
+    "a marked vote is repeated unmarked": Aim(_FORGOTTEN_VOTES, "votes are durable", _SYNC),
+    "a new disk acknowledges before its votes are known": Aim(_often("new disk", gap_s=2), COMMITTED, _SYNC),
     "only the candidate's voters are unanimous": Aim(
-        _MEMBERS_AND_POWER, "committed entries stay", {"flush": "async"}
+        _often("unheard promotion", gap_s=1.5), PROMISED, {"flush": "async", "shape": _SMALL_GROUP}
     ),
     "members that are not flushed commit alone": Aim(
-        _often("slow disk", "membership", "power", "transfer", gap_s=0.7, seconds=(0, 2)),
-        "committed entries stay",
-        _SYNC,
+        _often("change over a slow disk", gap_s=1.5), HELD, {**_SYNC, "shape": _SMALL_GROUP}
     ),
     "a voter goes whoever of the others recovers": Aim(
-        _often("new disk", "membership", "isolate", gap_s=0.7, seconds=(0, 3)), "liveness", _SYNC
+        _often("recovery that lasts", gap_s=1.5), LEFT, {**_SYNC, "shape": _SMALL_GROUP}
     ),
-    "a new disk recovers with what is committed already": Aim(
-        _often("new disk", "membership", "transfer in a change", gap_s=0.7, seconds=(0, 2)),
-        "committed entries stay",
-        _SYNC,
+    "a learner is promoted while it recovers": Aim(
+        _often("change over a slow disk", gap_s=1.5), PROMOTED, {**_SYNC, "shape": _SMALL_GROUP}
     ),
+    "a new disk recovers with what is committed already": Aim(_often("new disk", gap_s=2), APPENDED, _SYNC),
     "a snapshot that could not be sent is waited for": _snapshots_struck(
         "a long snapshot on its way", "the head of its log goes", found_as="what waits moves"
     ),
