@@ -27,7 +27,7 @@ from broker.remoting import admin_headers as admin
 from broker.remoting import bodies, headers
 from broker.remoting import name_server_headers as names
 from broker.remoting.codes import RequestCode, Version
-from broker.remoting.command import JSON, ROCKETMQ, encode, request
+from broker.remoting.command import JSON, ROCKETMQ, RemotingCommand, encode, request, response
 from broker.remoting.register_body import TOPICS_AT_ONCE, RegisterBrokerBody, body_crc
 from broker.remoting.route import TopicRouteData
 from log.formats.batch import BatchItem, encode_batch
@@ -116,6 +116,18 @@ BODIES: Final[Mapping[int, type[msgspec.Struct]]] = {
 }
 """The bodies that are JSON."""
 
+
+class ConsumerStatus(msgspec.Struct, rename="camel"):
+    """A consumer's answer to 221; the keys are queues as JSON texts."""
+
+    message_queue_table: dict[str, int]
+
+
+ANSWERS: Final[Mapping[int, type[msgspec.Struct]]] = {
+    _C.GET_CONSUMER_STATUS_FROM_CLIENT: ConsumerStatus,
+}
+"""The bodies of answers to what nodes ask consumers, as far as these are read and not passed on."""
+
 _HOSTILE_TEXTS: Final = (
     "", " ", "\x00", "null", "true", "-1", "0", "1e9", "1.5", "NaN", "0x10", "٣", "𐀀", "\ud7ff", "a" * 127, "b" * 255,
     "c" * 300, "d" * 30_000, "../../etc/passwd", "a/b", "%", "%RETRY%", "%DLQ%", "%RETRY%" + "e" * 250, "TBW102",
@@ -141,6 +153,17 @@ _EXPRESSIONS: Final = (
     "a BETWEEN 1 AND", "NOT " * 3000 + "a", "a = 1 OR " * 900 + "a = 2", "'", "/*", "--", "a CONTAINS 'b", "1" * 5000,
     "a > 1e999", "a > " + "9" * 400, "x" * 9000,
 )  # fmt: skip
+
+
+_LONG_DIGITS: Final = (400, 4_300, 4_301, 9_000)
+"""Python reads no number of more than 4,300 digits."""
+
+
+@dataclass(frozen=True)
+class Raw:
+    """JSON that stands for itself: nested deeper than Python's stack reaches, or a number that Python does not make."""
+
+    text: bytes
 
 
 @dataclass(frozen=True)
@@ -191,14 +214,24 @@ class Drawing:
     def _bare(self, code: int, flag: int, opaque: int, fields: dict[str, Any], body: bytes) -> bytes:
         """A JSON header as no library writes it: bare values, keys in any order, some of them twice."""
         random = self.random
+        if fields and random.random() < 0.05:
+            fields = {**fields, random.choice(list(fields)): self._deep()}
         pairs = [("code", code), ("flag", flag), ("opaque", opaque), ("extFields", fields)]
         pairs += random.choice(
-            ([], [("language", 3)], [("version", 2**31 - 1), ("x", [1, {}])], [("remark", "r")])
+            (
+                [],
+                [("x", self._deep())] if random.random() < 0.1 else [],
+                [("language", 3)],
+                [("version", 2**31 - 1), ("x", [1, {}])],
+                [("remark", "r")],
+            )
         )
         if random.random() < 0.1:
             pairs[3] = (
                 "extFields",
-                random.choice((None, {}, [], "text", 5, {"a": {"b": []}}, {"a": 10**30})),
+                random.choice(
+                    (None, {}, [], "text", 5, {"a": {"b": []}}, {"a": 10**30}, {**fields, "a": self._deep()})
+                ),
             )
         random.shuffle(pairs)
         text = b",".join(msgspec.json.encode(name) + b":" + _json(value) for name, value in pairs)
@@ -206,6 +239,14 @@ class Drawing:
         return (
             (4 + len(header) + len(body)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header + body
         )
+
+    def answer(self, question: RemotingCommand) -> bytes:
+        """The frame of an answer to what a node asks a client."""
+        random = self.random
+        kind = ANSWERS.get(question.code)
+        body = b"" if kind is None else _json(self._value("", kind, 0))
+        answer = response(question, random.choice((0, 0, 0, 1, 206)), self._text(), body=self._damaged(body))
+        return encode(answer)
 
     # ------------------------------------------------------------------ fields
 
@@ -229,12 +270,37 @@ class Drawing:
         if chance < 0.12:
             return str(random.choice(_HOSTILE_NUMBERS))
         if chance < 0.14:
-            return random.choice((None, True, False, 7, -1, 1.5, 10**30, [], {}, ["a"]))
+            return random.choice((None, True, False, 7, -1, 1.5, 10**30, [], {}, ["a"], self._deep()))
         value = self._fitting(name, kind)
         return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
     def _text(self) -> str:
-        return self.random.choice((*_HOSTILE_TEXTS, *self._names.others, self._properties()))
+        return self.random.choice(
+            (*_HOSTILE_TEXTS, *self._names.others, self._properties(), self._digits(), self._key())
+        )
+
+    def _digits(self) -> str:
+        random = self.random
+        return random.choice(("", "", "-", "0.", "1e")) + "9" * random.choice(_LONG_DIGITS)
+
+    def _deep(self) -> Raw:
+        """Lists or objects within each other, closed or not, or a number of very many digits.
+
+        Around a thousand is how deep Python reads, less the calls that are under way where it does.
+        """
+        random = self.random
+        if random.random() < 0.2:
+            return Raw(self._digits().encode())
+        depth = random.choice((40, 127, *(random.randrange(850, 1_000) for _ in range(3)), 5_000, 50_000))
+        begin, end = random.choice(
+            ((b"[", b"]"), (b"[", b"]"), (b'{"":', b"}"), (b'["",', b"]"), (b'{"a":[', b"]}"))
+        )
+        return Raw(begin * depth + b"1" + random.choice((b"", end * depth)))
+
+    def _key(self) -> str:
+        """The name of a member that is to be an object, written as text, as RocketMQ has queues in maps."""
+        begin = '{"brokerName":"b","queueId":0,"topic":"T"'
+        return begin + self.random.choice(("}", "", ',"x":' + self._deep().text.decode()))
 
     def _name(self, own: tuple[str, ...]) -> str:
         random = self.random
@@ -301,7 +367,10 @@ class Drawing:
         random = self.random
         if random.random() < 0.08:
             return random.choice(
-                (b"", b"{", b"[]", b"{}", b"null", b"[" * 3000, b"{0:1}", random.randbytes(50), b'{"a":' * 90)
+                (
+                    *(b"", b"{", b"[]", b"{}", b"null", b"[" * 3000, b"{0:1}", random.randbytes(50)),
+                    *(b'{"a":' * 90, b'{"a":%b}' % self._deep().text, self._deep().text),
+                )
             )
         if code == RequestCode.SEND_BATCH_MESSAGE:
             return self._batch()
@@ -358,7 +427,9 @@ class Drawing:
         kind = _plain(kind)
         chance = random.random()
         if chance < 0.02:
-            return random.choice((None, [], {}, "", 0, -1, 1.5, True, 10**40, "x" * 70_000, [[]] * 100))
+            return random.choice(
+                (None, [], {}, "", 0, -1, 1.5, True, 10**40, "x" * 70_000, [[]] * 100, self._deep())
+            )
         if chance < 0.05:
             return random.choice((*_HOSTILE_NUMBERS, *_HOSTILE_TEXTS))
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -372,8 +443,11 @@ class Drawing:
         if origin in (list, tuple, set, frozenset):
             return [self._value(name, arguments[0], depth + 1) for _ in range(count)]
         if origin is dict:
+            keyed = 0.5 if name == "message_queue_table" else 0.1
             return {
-                str(self._fitting("topic", arguments[0])): self._value(name, arguments[1], depth + 1)
+                (
+                    self._key() if random.random() < keyed else str(self._fitting("topic", arguments[0]))
+                ): self._value(name, arguments[1], depth + 1)
                 for _ in range(count)
             }
         if kind in (str, int, bool, float) or (isinstance(kind, type) and issubclass(kind, enum.Enum)):
@@ -408,6 +482,8 @@ def _json(value: Any) -> bytes:
         return msgspec.json.encode(value)
     if isinstance(value, int):
         return b"%d" % value
+    if isinstance(value, Raw):
+        return value.text
     if isinstance(value, dict):
         return (
             b"{"
