@@ -215,6 +215,22 @@ class Forwarding:
         if not self.goes_behind(connection, command):
             self.forward(connection, command)
 
+    def hold_late(self, connection: Connection, command: RemotingCommand) -> None:
+        """Holds a request that has waited here for something else than a leader, though there may be one: thousands may
+        have waited with it, of which turns go on with some, before what their clients ask from now on. One that was
+        forwarded to the leader of an earlier term is given back by a turn.
+        """
+        if self.is_outside:
+            self.refuse_outside(connection, command)
+        elif isinstance(connection, RelayedConnection) and not self._is_asked(connection):
+            self._relayed.give_back_later(connection, command)
+        elif isinstance(connection, RelayedConnection) or connection in self._by_connection:
+            self._hold_for_leader(connection, command, self._new_number())
+
+    def _is_asked(self, relayed: RelayedConnection) -> bool:
+        """Tells whether this node leads the term to whose leader a client's requests are forwarded."""
+        return (self._view.leader, self._view.term) == (self._view.node_id, relayed.term)
+
     def _new_number(self) -> int:
         self._last_number += 1
         return self._last_number
@@ -223,7 +239,7 @@ class Forwarding:
         if self.is_outside:
             self.refuse_outside(connection, command)
         elif isinstance(connection, RelayedConnection):
-            if (self._view.leader, self._view.term) == (self._view.node_id, connection.term):
+            if self._is_asked(connection):
                 # For this term, in which this node may yet serve.
                 self._hold_for_leader(connection, command, number)
             else:

@@ -183,6 +183,7 @@ class Node:
         # Processors ask a node to forward (`Requests` in ports.py); `Forwarding` does it, without one more call.
         self.forward = self._forwarding.forward
         self.forward_late = self._forwarding.forward_late
+        self.hold_late = self._forwarding.hold_late
         self.forward_copy = self._forwarding.forward_copy
         self.take_back = self._forwarding.take_back
         self.listeners = listeners

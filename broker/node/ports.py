@@ -217,6 +217,10 @@ class Requests(Protocol):
         """Hands on a request that has waited at this node for something else than a leader, as a held pull: it goes
         behind the requests of its client that are held."""
 
+    def hold_late(self, connection: Connection, command: RemotingCommand, /) -> None:
+        """Holds a request that has waited at this node for something else than a leader until there is one that does
+        it; one that another node has forwarded to the leader of an earlier term is given back."""
+
     def forward_copy(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Tells the leader, too, if it is another node; this node answers the client."""
 

@@ -150,6 +150,12 @@ class RelayedClients:
         else:
             self._to_node_of(connection, not_done)
 
+    def give_back_later(self, connection: RelayedConnection, command: RemotingCommand) -> None:
+        """Has a turn give a request back that has waited here until the term was over whose leader it asked."""
+        if not command.is_one_way:
+            not_done = NotDone(connection.number, command.opaque, connection.term)
+            self.given_back.append((connection, not_done))
+
     def client_gone(self, source: str, frame: ClientGone) -> None:
         """Forgets a client of `source` that has disconnected there, behind all that it has asked before."""
         relayed = self._connections.get((source, frame.connection))

@@ -135,6 +135,10 @@ class RepeatedSends:
             for decision in behind_batch:
                 self.lost(decision)
 
+    def is_decided(self, command: RemotingCommand) -> bool:
+        """Tells whether this very attempt is being handled anew because it may be appended."""
+        return command is self._decided
+
     def may_append(
         self,
         connection: Connection,

@@ -96,7 +96,7 @@ class SendProcessor:
         self._delay_levels = len(settings.current.broker.delay_level_ms)
         self._host = store_host.hex().upper()
         self._added = AddedProperties(settings.current.node.cluster, store_host)
-        self._new_topics = NewTopics(leadership, requests, creations, settings, time)
+        self._new_topics = NewTopics(leadership, requests, creations, settings, time, listeners)
         self._once = RepeatedSends(leadership, requests, time, listeners)
         self._batches = Batches(leadership, settings, self._added, stats, time, self._host)
 
@@ -124,6 +124,12 @@ class SendProcessor:
             self._decide_retry(command, header)
         if header.topic in FORBIDDEN_TO_SEND:
             raise forbidden_topic(header.topic)
+        if (
+            self._new_topics.leaving.by_share
+            and not self._once.is_decided(command)  # it has been let in before
+            and self._new_topics.goes_behind(connection, command)
+        ):
+            return None
         topic = self._leadership.metadata.topics.get(header.topic)
         if topic is None:
             self._new_topics.create(connection, command, header)

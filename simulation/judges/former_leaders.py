@@ -31,6 +31,7 @@ from broker.replica.read_barriers import ReadBarriers
 from broker.replica.uncommitted import Uncommitted
 from broker.requests.budget import Budget
 from broker.requests.shared_places import SharedPlaces
+from broker.topics.first_messages import NewTopics
 from broker.transactions.checks import TransactionChecks
 from raft.effects import Role
 from simulation.journal import Violation
@@ -51,8 +52,9 @@ OUTLIVES: Final[Mapping[type, tuple[str, ...]]] = {
     # What a majority has confirmed is right whoever leads: these reads wait for nothing but what is applied here.
     # What could not be confirmed is handed on in turns.
     ReadBarriers: ("confirmed_at", "lost_reads", "may_pass", "_next_token", "_left"),
-    # Of a turn; and what is committed stays so.
+    # Of a turn, these two; and what is committed stays so.
     Uncommitted: ("_answers_left", "_applied_left", "_committed_upto"),
+    NewTopics: ("_left", "_left_ns"),
     # Of a turn, of requests that wait at the node, of those who are told in turns, and of members.
     Leadership: ("has_timed_append", "untold", "others_first"),
     Members: ("peers", "_links", "_formats", "_dismissed_index"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +22,7 @@ from broker.remoting.bodies import (
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageResponseHeader
 from broker.remoting.json_body import decode_body, encode_body
+from broker.topics.first_messages import NewTopics
 from tests.broker.fields import topic_fields
 from tests.broker.harness import Client, Group
 
@@ -400,3 +403,113 @@ def test_sends_that_waited_for_a_topic_go_to_the_next_leader() -> None:
     assert {client.wait(opaque).code for opaque in opaques} == {ResponseCode.SUCCESS}
     group.converge()
     assert group.node(before).stats.put == 0
+
+
+@contextmanager
+def one_more_each_turn(
+    client: Client, at: Node, when: Callable[[], bool] = lambda: True
+) -> Iterator[list[int]]:
+    """Has a client send 600 messages and, behind each turn of that node where `when` says so, one more until 650.
+
+    Yields the opaques of all.
+    """
+    opaques: list[int] = []
+
+    def send() -> None:
+        opaques.append(client.start_send("New", b"%d" % len(opaques), 0))
+
+    for _ in range(600):
+        send()
+    original = Node.turn
+
+    def turn(node: Node, now_ns: int, wall_ms: int, flush: Callable[[], None]) -> bool:
+        result = original(node, now_ns, wall_ms, flush)
+        if node is at and when() and len(opaques) < 650:
+            send()
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Node, "turn", turn)
+        yield opaques
+
+
+def order_of(client: Client) -> list[int]:
+    """The numbers of the messages that are stored, in their order."""
+    numbers: list[int] = []
+    while bodies := client.pull("New", "g", len(numbers)).bodies:
+        numbers += map(int, bodies)
+    return numbers
+
+
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_a_later_send_does_not_overtake_those_that_waited_for_their_topic(group: Group, place: str) -> None:
+    client = group.connect(getattr(group, place))
+    with one_more_each_turn(client, group.node(group.leader)) as opaques:
+        group.run_until(lambda: len(opaques) == 650)
+        assert {client.wait(opaque).code for opaque in opaques} == {ResponseCode.SUCCESS}
+    assert order_of(client) == list(range(650))
+
+
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_the_topic_is_deleted_while_sends_that_waited_for_it_leave(group: Group, place: str) -> None:
+    """Some are stored in the topic that goes, the others create it anew: those, too, stay in their order."""
+    leader = group.node(group.leader)
+    new_topics = cast(Any, leader._routes[RequestCode.SEND_MESSAGE][0]).__self__._new_topics
+    operator, client = group.connect(), group.connect(getattr(group, place))
+    asked: list[int] = []
+    original = NewTopics._handle_some
+
+    def handle_some(self: NewTopics) -> None:
+        original(self)
+        if self is new_topics and self.leaving and not asked:
+            asked.append(operator.start_call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "New"}))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NewTopics, "_handle_some", handle_some)
+        with one_more_each_turn(client, leader) as opaques:
+            group.run_until(lambda: len(opaques) == 650)
+            assert {client.wait(opaque).code for opaque in opaques} == {ResponseCode.SUCCESS}
+    assert operator.wait(asked[0]).code == ResponseCode.SUCCESS
+    stored = order_of(client)
+    assert 0 < len(stored) < 650
+    assert stored == list(range(650 - len(stored), 650))
+
+
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_the_leader_hands_over_while_sends_that_waited_for_their_topic_leave(
+    group: Group, place: str
+) -> None:
+    before = group.leader
+    leader, heir = group.node(before), next(node for node in group.members if node != before)
+    new_topics = cast(Any, leader._routes[RequestCode.SEND_MESSAGE][0]).__self__._new_topics
+    client = group.connect(before if place == "leader" else heir)
+    original, is_handed_over = NewTopics._handle_some, False
+
+    def handle_some(self: NewTopics) -> None:
+        nonlocal is_handed_over
+        original(self)
+        if self is new_topics and self.leaving and not is_handed_over:
+            is_handed_over = True
+            leader.replica.raft.transfer_leadership(heir, group.now_ns)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NewTopics, "_handle_some", handle_some)
+        with one_more_each_turn(client, leader) as opaques:
+            group.run_until(lambda: group.node(heir).replica.serving)
+            group.run_until(lambda: len(opaques) == 650)
+            assert {client.wait(opaque).code for opaque in opaques} == {ResponseCode.SUCCESS}
+    assert order_of(client) == list(range(650))
+
+
+def test_the_leader_is_lost_while_sends_wait_for_their_topic() -> None:
+    group = Group.elected(3)
+    before = group.leader
+    client = group.connect()
+    group.partition(before)
+    leader = group.node(before).replica
+    with one_more_each_turn(client, group.node(before), lambda: not leader.serving) as opaques:
+        group.run_until(lambda: any(m.alive.replica.serving for m in group.alive() if m.id != before))
+        group.heal()
+        group.run_until(lambda: len(opaques) == 650)
+        assert {client.wait(opaque).code for opaque in opaques} == {ResponseCode.SUCCESS}
+    assert order_of(client) == list(range(650))
