@@ -58,7 +58,11 @@ _TABLES: dict[str, type[SettingsTable]] = {
 
 
 class SettingsError(ValueError):
-    """Settings that cannot be used; the text is one line for the operator, whose fault it is."""
+    """Settings that cannot be used; the text is one line for the operator, whose fault it is.
+
+    A value that is given is shown, unless the key is that of a secret. That of an unknown key must not be given: the
+    line goes to logs, and the key may be a secret's, mistyped.
+    """
 
     def __init__(
         self, file: str, reason: str, *, line: int | None = None, key: str = "", value: object = None
@@ -272,7 +276,7 @@ def _found_in_broker_toml(file: str, text: str) -> _Found:
             line = _toml_line(text, (name, key))
             if key not in known_fields:
                 reason = f"unknown key of [{name}]{nearest(key, known_fields)}"
-                raise SettingsError(file, reason, line=line, key=f"{name}.{key}", value=value)
+                raise SettingsError(file, reason, line=line, key=f"{name}.{key}")
             found[f"{name}.{key}"] = _Given(value, f"{name}.{key}", value, line)
     return found
 
@@ -293,9 +297,7 @@ def _found_in_namesrv_toml(file: str, text: str) -> _Found:
     for key, value in _parse_toml(file, text).items():
         line = _toml_line(text, (key,))
         if key not in known_fields:
-            raise SettingsError(
-                file, f"unknown key{nearest(key, known_fields)}", line=line, key=key, value=value
-            )
+            raise SettingsError(file, f"unknown key{nearest(key, known_fields)}", line=line, key=key)
         found[key] = _Given(value, key, value, line)
     return found
 
@@ -386,7 +388,7 @@ def _take_property(
         warnings.append(f"{file}:{entry.line}: {key} has no effect: {dialect.without_effect[key]}")
     elif key not in ("listenPort", "bindAddress", "enableDLegerCommitLog"):
         known = [*dialect.meanings, *dialect.without_effect, "listenPort", "bindAddress"]
-        raise SettingsError(file, f"unknown key{nearest(key, known)}", line=entry.line, key=key, value=value)
+        raise SettingsError(file, f"unknown key{nearest(key, known)}", line=entry.line, key=key)
 
 
 def _take_listen_address(

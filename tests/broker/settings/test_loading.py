@@ -346,6 +346,25 @@ def test_secrets_are_in_no_message(tmp_path: Path) -> None:
     assert "87654321" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("n.toml", "[raft]\npeer_secrets = 'hunter2 hunter2 hunter2'"),
+        ("n.toml", "[tls]\nkey_passwort = 'hunter2'"),
+        ("n.toml", "[node]\nraft.peer_secret = 'hunter2 hunter2 hunter2'"),
+        ("n.toml", "peer_secret = 'hunter2 hunter2 hunter2'"),
+        ("n.conf", "raft.peer_secrets = hunter2 hunter2 hunter2"),
+        ("n.conf", "tls.server.keyPasword = hunter2"),
+    ],
+)
+def test_an_unknown_key_does_not_show_its_value(tmp_path: Path, name: str, text: str) -> None:
+    """It may be that of a secret, mistyped or in another's place."""
+    for read in (load, load_name_server):
+        with pytest.raises(SettingsError, match="unknown") as caught:
+            read(write(tmp_path, text, name))
+        assert "hunter2" not in f"{caught.value} {vars(caught.value)}"
+
+
 def test_address_told_to_clients() -> None:
     def told(listen: str, advertise: str = "") -> str:
         return Settings(node=NodeSettings(listen=listen, advertise=advertise)).advertised_address(4321)
