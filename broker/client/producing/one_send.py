@@ -84,7 +84,7 @@ class _Trouble:
     pauses: Pauses
     last_error: ClientError | None = None
     failed: list[str] = field(default_factory=list)
-    """Addresses that failed, each once, the last one at the end."""
+    """Addresses that failed, of whichever group, each once, the last one at the end."""
     failed_groups: list[str] = field(default_factory=list)
     """Broker groups that failed, among which nothing may be stored; others are preferred from then on."""
 

@@ -67,19 +67,20 @@ class TopicRoute:
     def address(self, broker_name: str, broker_id: int = MASTER_ID, avoid: Sequence[str] = ()) -> str | None:
         """Return the address of that member of the group, or of another one if it is unknown or the last that failed.
 
-        ``avoid`` has the addresses that failed, each once, the last one at the end (`failed_last`). The others take
-        turns between the attempts at that member, so that whoever goes on asking comes to each. None means that the
-        group is not registered.
+        ``avoid`` has the addresses that failed, each once, the last one at the end (`failed_last`); those of other
+        groups, to which attempts may go in between, do not count. The others take turns between the attempts at that
+        member, so that whoever goes on asking comes to each. None means that the group is not registered.
         """
         addresses = self.brokers.get(broker_name)
         if not addresses:
             return None
         preferred = addresses.get(broker_id)
-        if preferred is not None and (not avoid or preferred != avoid[-1]):
+        failed = [address for address in avoid if address in addresses.values()]
+        if preferred is not None and (not failed or preferred != failed[-1]):
             return preferred
         return min(
             (address for _, address in sorted(addresses.items())),
-            key=lambda address: avoid.index(address) if address in avoid else -1,
+            key=lambda address: failed.index(address) if address in failed else -1,
         )
 
     def lacks(self, queue: MessageQueue) -> str | None:

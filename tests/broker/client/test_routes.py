@@ -76,7 +76,11 @@ def test_numbers_that_are_none_are_passed_over(count: str) -> None:
 
 
 def test_the_address_asked_next() -> None:
-    brokers = {"b": {0: "l:1", 1: "f:1", 2: "g:1"}, "leaderless": {1: "f:1", 2: "g:1"}}
+    brokers = {
+        "b": {0: "l:1", 1: "f:1", 2: "g:1"},
+        "leaderless": {1: "f:1", 2: "g:1"},
+        "other": {0: "o:1", 1: "o:2"},
+    }
     route = TopicRoute("t", brokers, (), (), ())
     assert route.address("b") == "l:1"
     assert route.address("b", 2) == "g:1"
@@ -89,6 +93,14 @@ def test_the_address_asked_next() -> None:
         asked.append(address)
         avoid = failed_last(avoid, address)
     assert asked == ["l:1", "f:1", "l:1", "g:1", "l:1", "f:1"], "the others take turns"
+    asked, avoid = [], []
+    for name in ("b", "other", "b", "other", "b", "other", "b"):
+        address = route.address(name, avoid=avoid)
+        assert address is not None
+        avoid = failed_last(avoid, address)
+        if name == "b":
+            asked.append(address)
+    assert asked == ["l:1", "f:1", "l:1", "g:1"], "though attempts at another group's members are in between"
     assert route.address("leaderless") == "f:1"
     assert route.address("unknown") is None
 
