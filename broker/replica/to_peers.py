@@ -36,8 +36,9 @@ SNAPSHOT_NS_PER_BYTE: Final = 50
 """The time that a snapshot may take on its way to a peer and there, by its size: 20 MB/s."""
 
 _UNSENT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""More waits for a link only where a snapshot is on its way, or as many appends: relayed responses stop at half of it
-(broker/node/relayed_clients.py)."""
+"""No snapshot is begun while more waits for its link: an earlier one that is on its way, as many appends, or what this
+node forwarded there before it led, of which four times as much may wait (broker/node/forwarding.py). Relayed responses
+alone stop at half of it (broker/node/relayed_clients.py)."""
 
 
 def clip(entries: EntryLog, bytes_max: int, first_index: int, last_index: int) -> Run:
