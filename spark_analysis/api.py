@@ -6,6 +6,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_analysis.checking.keyed import complaint_of, decide_within
@@ -167,11 +168,23 @@ def _log_row(place: int, given: Mapping[str, Any]) -> dict[str, Any]:
     if unknown or missing:
         what = f"has no {', '.join(missing)}" if missing else f"has {', '.join(sorted(unknown))}, unknown"
         raise HistoryError(f"operation {place} {what} (docs/trace-schema.md)")
-    row: dict[str, Any] = dict.fromkeys(schema.OPERATION_NAMES) | {"filtered": False} | dict(given)
+    row: dict[str, Any] = dict.fromkeys(schema.OPERATION_NAMES) | {"filtered": False}
+    row |= {name: _plain(value) for name, value in given.items()}
     if row["op"] is None:
         row["op"] = place
     check_operation(place, row)
     return row | {"record": "operation"}
+
+
+def _plain(value: Any) -> Any:
+    """Python's own integers, texts and lists for those of numpy and pandas; anything else as it is."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def check_columns(frame: DataFrame, what: str) -> None:
@@ -192,7 +205,7 @@ def check_operation(place: object, row: Mapping[str, Any]) -> None:
         raise HistoryError(
             f"operation {place}: function {row['function']!r:.60}, unknown (docs/trace-schema.md)"
         )
-    if type(row["key"]) is not str and row["function"] not in ASSIGNMENTS:
+    if not isinstance(row["key"], str) and row["function"] not in ASSIGNMENTS:
         raise HistoryError(f"operation {place}: key {row['key']!r:.60}")
     # When an operation that failed did so matters to nobody.
     is_ended = complete_ns is not None
@@ -214,7 +227,7 @@ def _problem_of_shape(row: Mapping[str, Any]) -> str | None:
     values, offsets = row["values"], row["offsets"]
     # A text would do for a list of texts, each a letter.
     if values is not None and not (
-        isinstance(values, list | tuple) and all(one is None or type(one) is str for one in values)
+        isinstance(values, list | tuple) and all(one is None or isinstance(one, str) for one in values)
     ):
         return f"values {values!r:.60} are no list of texts"
     if offsets and not (
@@ -251,7 +264,8 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
-# What `check_operation` refuses, for rows that are not in this process.
+# What `check_operation` refuses, for rows that are not in this process. The size of NULL is NULL under Spark's ANSI mode,
+# and -1 without it.
 _IS_NO_OPERATION: Final = f"""
     op IS NULL OR function IS NULL OR function NOT IN ({_listed(schema.FUNCTIONS)})
     OR outcome IS NULL OR outcome NOT IN ({_listed(_OUTCOMES)})
@@ -263,7 +277,7 @@ _IS_NO_OPERATION: Final = f"""
     OR (size(offsets) > 0 AND (size(offsets) <> coalesce(size(`values`), 0) OR NOT get(offsets, 0) <=> first_offset))
     OR (outcome = 'ok' AND function IN ({_listed(VALUED)})
         AND (coalesce(size(`values`), 0) > 0) <> isnotnull(first_offset))
-    OR (outcome = 'ok' AND function = 'append' AND coalesce(size(`values`), 0) = 0)
+    OR (outcome = 'ok' AND function = 'append' AND coalesce(size(`values`), 0) <= 0)
     OR (`offset` IS NULL AND (outcome = 'ok' AND function IN ('read', 'tail', 'head')
         OR outcome <> 'fail' AND function = 'commit_offset'))
     OR (outcome = 'ok' AND endswith(key, '/') AND function NOT IN ({_listed(ASSIGNMENTS)}))
@@ -286,14 +300,15 @@ def _check_keyed(
     for place, one in enumerate(operations):
         if not isinstance(one, Operation):
             raise HistoryError(f"operation {place}: {one!r:.60} is no Operation")
-        _check_times(place, one.invoke_ns, one.complete_ns)
+        invoke_ns, complete_ns = _plain(one.invoke_ns), _plain(one.complete_ns)
+        _check_times(place, invoke_ns, complete_ns)
         try:
-            asked, told = freeze(one.argument), freeze(one.result) if one.complete_ns is not None else None
+            asked, told = freeze(one.argument), freeze(one.result) if complete_ns is not None else None
         except ValueError as error:
             raise HistoryError(f"operation {place}: {error}") from None
-        if one.function == "cas" and one.complete_ns is not None:
+        if one.function == "cas" and complete_ns is not None:
             told = bool(one.result)
-        call = Call(place, one.function, asked, told, one.invoke_ns, one.complete_ns)
+        call = Call(place, one.function, asked, told, invoke_ns, complete_ns)
         if (problem := complaint_of(model, call)) is not None:
             raise HistoryError(f"operation {place}: {problem}")
         # A read without an answer says nothing, and changes nothing: it may stand anywhere.

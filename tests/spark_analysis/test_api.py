@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from broker.public.analysis import HistoryError, Operation, check
@@ -131,6 +132,27 @@ def test_an_operation_that_failed_may_say_when() -> None:
         assert check([row | {"complete_ns": complete_ns}, tail]).is_linearizable
 
 
+def test_numbers_and_lists_may_be_those_of_numpy() -> None:
+    read: dict[str, Any] = {"function": "read", "key": np.str_("a/0"), "outcome": "ok", "filtered": np.False_}
+    read |= {
+        "invoke_ns": np.int64(3),
+        "complete_ns": np.uint64(4),
+        "offset": np.int32(0),
+        "first_offset": np.int64(0),
+    }
+    read |= {"offsets": np.array([0, 1]), "values": np.array(["u-1", "u-2"]), "next_offset": np.int64(2)}
+    append = ROW | {"first_offset": np.int64(0), "op": np.int64(7)}
+    other = ROW | {"values": [np.str_("u-2")], "first_offset": np.int64(1), "offsets": [np.int64(1)]}
+    judgement = check([append, other, read], order=True)
+    assert judgement.is_linearizable
+    assert judgement.order == (7, 1, 2)
+    assert check([append, other, read | {"values": np.array(["u-1", "u-3"])}]).is_violated
+    with pytest.raises(HistoryError, match="first_offset True is no offset"):
+        check([append | {"first_offset": np.True_}])
+    times = Operation("write", 1, None, np.int64(0), np.int64(1))  # type: ignore[arg-type]
+    assert check([times], "register").is_linearizable
+
+
 @pytest.mark.spark
 def test_a_data_frame_is_judged_by_its_session(spark: SparkSession) -> None:
     rows = [
@@ -161,7 +183,9 @@ def is_refused(row: dict[str, Any]) -> bool:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_data_frame_is_refused_for_what_mappings_are(spark: SparkSession) -> None:
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_a_data_frame_is_refused_for_what_mappings_are(spark: SparkSession, ansi: str) -> None:
+    """Without ANSI the size of NULL is -1."""
     rng = random.Random(1)
     choices: dict[str, list[Any]] = {
         "client": ["c"],
@@ -187,11 +211,16 @@ def test_a_data_frame_is_refused_for_what_mappings_are(spark: SparkSession) -> N
     frame = spark.createDataFrame(
         [tuple(row[name] for name in schema.OPERATION_NAMES) for row in rows], schema.OPERATIONS
     )
-    refused = {row["reason"] for row in frame.where(_IS_NO_OPERATION).collect()}
-    assert refused == {row["reason"] for row in rows if is_refused(row)}
-    assert 300 < len(refused) < 3900
-    with pytest.raises(HistoryError, match="operation "):
-        check(frame)
+    setting, before = "spark.sql.ansi.enabled", spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set(setting, ansi)
+    try:
+        refused = {row["reason"] for row in frame.where(_IS_NO_OPERATION).collect()}
+        assert refused == {row["reason"] for row in rows if is_refused(row)}
+        assert 300 < len(refused) < 3900
+        with pytest.raises(HistoryError, match="operation "):
+            check(frame)
+    finally:
+        spark.conf.set(setting, str(before))
 
 
 @pytest.mark.spark
