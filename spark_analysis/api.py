@@ -264,8 +264,8 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
-# What `check_operation` refuses, for rows that are not in this process. The size of NULL is NULL under Spark's ANSI mode,
-# and -1 without it.
+# What `check_operation` refuses, for rows that are not in this process. The size of NULL is NULL where Spark is in
+# ANSI mode, and else -1.
 _IS_NO_OPERATION: Final = f"""
     op IS NULL OR function IS NULL OR function NOT IN ({_listed(schema.FUNCTIONS)})
     OR outcome IS NULL OR outcome NOT IN ({_listed(_OUTCOMES)})

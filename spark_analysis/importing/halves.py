@@ -81,11 +81,12 @@ class Halves:
 
 
 def _answers(function: str, ended: Row) -> bool:
-    """True if a completion states what this function's states: only a read is told where to go on."""
-    is_read, has_number = ended["next_offset"] is not None, ended["offset"] is not None
-    if is_read or function == "read":
-        return is_read and function == "read"
-    return function == "fetch_offset" or has_number == (function != "commit_offset")
+    """True if a completion states what this function's states: an offset, where to go on, or neither."""
+    has_offset, has_next = ended["offset"] is not None, ended["next_offset"] is not None
+    if has_offset != (function in ("append", "tail", "head")) and function not in ("read", "fetch_offset"):
+        return False
+    # A poll that returned nothing says nothing about where to go on.
+    return has_next == (function == "read") or function == "poll"
 
 
 def _identity(begun: Row) -> int:
@@ -103,9 +104,12 @@ def _joined(begun: Row, ended: Row | None) -> dict[str, Any]:
     if ended is None:
         return operation
     operation |= {name: ended[name] for name in _TOLD} | {"key": ended["key"] or begun["key"]}
-    # A read asks at an offset and is told values, an append brings values and is told the offset of the first one.
+    # A read asks at an offset and is told values, an append brings values and is told the offset of the first one. An
+    # assignment brings its keys as values.
+    if begun["values"] is not None:
+        operation["values"] = begun["values"]
     if begun["function"] == "append":
-        operation |= {"first_offset": ended["offset"], "offset": None, "values": begun["values"]}
+        operation |= {"first_offset": ended["offset"], "offset": None}
     elif begun["function"] == "read" or ended["offset"] is None:
         operation["offset"] = begun["offset"]
     return operation

@@ -167,7 +167,8 @@ def join_halves(halves: DataFrame, damage: DataFrame) -> DataFrame:
     is_append = sf.col("begun.function") == "append"
     is_read = sf.col("begun.function") == "read"
     # Both halves have the same columns, and which of the two counts depends on the function (docs/trace-schema.md): a
-    # read asks at an offset and is told values, an append brings values and is told the offset of the first one.
+    # read asks at an offset and is told values, an append brings values and is told the offset of the first one. An
+    # assignment brings its keys as values.
     chosen = {
         "op": _identity("begun"),
         "key": sf.coalesce(sf.nullif(sf.col("ended.key"), sf.lit("")), "begun.key"),
@@ -178,7 +179,7 @@ def join_halves(halves: DataFrame, damage: DataFrame) -> DataFrame:
         ),
         "first_offset": sf.when(is_append, sf.col("ended.offset")).otherwise(sf.col("ended.first_offset")),
         "offsets": sf.col("ended.offsets"),
-        "values": sf.when(is_append, sf.col("begun.values")).otherwise(sf.col("ended.values")),
+        "values": sf.coalesce("begun.values", "ended.values"),
         "next_offset": sf.col("ended.next_offset"),
         "end_offset": sf.col("ended.end_offset"),
         "reason": sf.col("ended.reason"),
@@ -249,9 +250,10 @@ def _paired(halves: DataFrame, damage: DataFrame) -> DataFrame:
         .when(
             # As `halves._answers` has it.
             sf.expr(
-                "ended.outcome = 'ok' AND (isnotnull(ended.next_offset) <> (begun.function = 'read') OR "
-                "begun.function NOT IN ('read', 'fetch_offset') AND "
-                "isnotnull(ended.offset) <> (begun.function <> 'commit_offset'))"
+                "ended.outcome = 'ok' AND ("
+                "isnotnull(ended.offset) <> (begun.function IN ('append', 'tail', 'head')) "
+                "AND begun.function NOT IN ('read', 'fetch_offset') OR "
+                "isnotnull(ended.next_offset) <> (begun.function = 'read') AND begun.function <> 'poll')"
             ),
             sf.format_string("operation %d completes with what is no answer to %s", number, "begun.function"),
         )

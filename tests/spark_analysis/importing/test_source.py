@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,21 +158,59 @@ def test_halves_that_come_in_order_are_joined(tmp_path: Path) -> None:
     assert len(told) - len(joined) == 2 * HALVES // 3
 
 
-@pytest.mark.parametrize(
-    ("begun", "answers"),
-    [
-        ("append", ["number"]),
-        ("tail", ["number"]),
-        ("head", ["number"]),
-        ("read", ["read"]),
-        ("commit_offset", ["nothing"]),
-        ("fetch_offset", ["number", "nothing"]),
-    ],
-)
-def test_a_completion_answers_its_function(begun: str, answers: list[str]) -> None:
-    told = {"number": (3, None), "nothing": (None, None), "read": (None, 4)}
-    for answer, (offset, next_offset) in told.items():
-        assert _answers(begun, {"offset": offset, "next_offset": next_offset}) == (answer in answers)
+ANSWERS = {
+    "append": ["number"],
+    "tail": ["number"],
+    "head": ["number"],
+    "read": ["next"],
+    "poll": ["nothing", "next"],
+    "commit_offset": ["nothing"],
+    "fetch_offset": ["number", "nothing"],
+    "assign": ["nothing"],
+    "subscribe": ["nothing"],
+    "seek": ["nothing"],
+}
+TOLD: dict[str, dict[str, int | None]] = {
+    "number": {"offset": 3, "next_offset": None},
+    "nothing": {"offset": None, "next_offset": None},
+    "next": {"offset": None, "next_offset": 4},
+}
+
+
+def test_a_completion_answers_its_function() -> None:
+    assert {*ANSWERS} == {*schema.FUNCTIONS}
+    for function, answers in ANSWERS.items():
+        assert [name for name, told in TOLD.items() if _answers(function, told)] == answers, function
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_halves_of_every_function_are_joined(spark: SparkSession) -> None:
+    """By either way, whatever they answer; an assignment keeps its keys."""
+    halves: list[dict[str, Any]] = []
+    for number, (function, told) in enumerate(itertools.product(ANSWERS, TOLD.values())):
+        empty = dict.fromkeys(name for name, _, _ in schema.RECORD_COLUMNS)
+        values = ["q/0"] if function in ("append", "assign", "subscribe", "seek") else None
+        begun = {"function": function, "key": "q/0", "invoke_ns": 1, "values": values}
+        for record, said in (
+            ("invocation", begun),
+            ("completion", told | {"outcome": "ok", "complete_ns": 2}),
+        ):
+            halves.append(
+                empty | {"record": record, "file": "a", "position": len(halves), "op": number} | said
+            )
+    one_by_one = Halves()
+    expected = [one for half in halves for one in one_by_one.take(half)]
+    frame = spark.createDataFrame([tuple(half.values()) for half in halves], schema.RECORDS)
+    joined = {row["op"]: row for row in join_halves(frame, no_damage(spark)).collect()}
+    operations = [one for one in expected if one["record"] == "operation"]
+    assert len(joined) == len(operations) == len(ANSWERS) * len(TOLD)
+    for one in operations:
+        assert joined[one["op"]].asDict() == {name: one[name] for name in schema.OPERATION_NAMES}
+        assert one["values"] == ["q/0"] or one["function"] not in ("append", "assign", "subscribe", "seek")
+    doubts = {row["position"] for row in doubtful_completions(frame, no_damage(spark)).collect()}
+    assert doubts == {one["position"] for one in expected if one["record"] == "damage"}
+    assert len(operations) - len(doubts) == sum(map(len, ANSWERS.values()))
 
 
 @pytest.mark.spark
