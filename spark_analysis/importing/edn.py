@@ -35,7 +35,7 @@ _TOKEN: Final = re.compile(
 _DIGITS_MAX: Final = 1000
 _CLOSING: Final = {"{": "}", "#{": "}", "[": "]", "(": ")"}
 _WORDS: Final[dict[str, Any]] = {"nil": None, "true": True, "false": False}
-_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\"}
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 def read_all(text: str) -> Iterator[Any]:
@@ -78,9 +78,7 @@ def _forms(text: str, depth: int) -> Iterator[tuple[int, Any]]:
                     raise EdnError(f"character {token.start()}: {token['close']!r} closes nothing")
                 value = _form(*open_forms.pop(), token.start())
             elif token["string"]:
-                value = re.sub(
-                    r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), token["string"][1:-1]
-                )
+                value = _text(token["string"][1:-1], token.start())
             else:
                 value = _atom(token["atom"])
             if len(open_forms) > depth:
@@ -134,6 +132,26 @@ def _form(opening: str, parts: list[Any], place: int) -> Any:
         raise EdnError(f"character {place}: {error}") from None
 
 
+def _text(written: str, place: int) -> str:
+    """What a string stands for whose escapes are ``written`` out."""
+
+    def character(found: re.Match[str]) -> str:
+        if found[1]:
+            return chr(int(found[1], 16))
+        if found[2] == "u":
+            raise EdnError(f"character {place}: a string with \\u without four digits")
+        return _ESCAPES.get(found[2], found[2])
+
+    if "\\" not in written:
+        return written
+    text = re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", character, written, flags=re.DOTALL)
+    try:
+        # Two escapes may be the halves of one character, as Java writes it.
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError:
+        raise EdnError(f"character {place}: a string with half a character in it") from None
+
+
 def _atom(word: str) -> Any:
     if word in _WORDS:
         return _WORDS[word]
@@ -141,6 +159,6 @@ def _atom(word: str) -> Any:
         if len(word) > _DIGITS_MAX:
             raise EdnError(f"an integer of {len(word)} digits")
         return int(word.rstrip("N"))
-    if re.fullmatch(r"[+-]?\d+\.\d*(?:[eE][+-]?\d+)?M?", word):
+    if re.fullmatch(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?M?", word):
         return float(word.rstrip("M"))
     return word.removeprefix(":")

@@ -321,7 +321,28 @@ def test_edn_comes_back(values: list[Any]) -> None:
     assert list(read_all(" ".join(as_edn(value) for value in values))) == values
 
 
-@pytest.mark.parametrize("text", ["{:a", "]", "{:a 1 :b}", '"open', "[1 2}"])
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (r'"\u00e4"', "ä"),
+        (r'"\\u00e4"', r"\u00e4"),
+        (r'"\ud83d\ude00 \n\f"', "\U0001f600 \n\f"),
+        ("1e5", 100000),
+        ("-2E-1", -0.2),
+        ("1.5e3M", 1500),
+        ("3M", 3),
+        (":1e5", "1e5"),
+        ("e5", "e5"),
+        ("1e", "1e"),
+    ],
+)
+def test_characters_and_numbers_of_edn(written: str, read: object) -> None:
+    assert list(read_all(written)) == [read]
+
+
+@pytest.mark.parametrize(
+    "text", ["{:a", "]", "{:a 1 :b}", '"open', "[1 2}", r'"\u12"', r'"\ud83d"', r'"\ude00\ud83d"']
+)
 def test_bad_edn_is_refused(text: str) -> None:
     with pytest.raises(EdnError):
         list(read_all(text))
