@@ -327,7 +327,7 @@ class _Contest:
         )
 
     def of_batches(self) -> Iterator[tuple[str, Finding, bool]]:
-        """The case 6: the queues that show a batch's values may be others for each value."""
+        """The case 5: the queues that show a batch's values may be others for each value."""
         for batch in dict.fromkeys(map(tuple, self.batches.values())):
             by_value = [self.wanting[value] for value in batch if value in self.shown]
             rivals = sorted(set().union(*by_value))
