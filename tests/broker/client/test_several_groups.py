@@ -44,6 +44,18 @@ async def test_a_send_goes_to_another_group_while_one_has_no_leader(
         assert trio.current_time() - began < 0.1
 
 
+async def test_a_send_comes_to_each_member_of_each_group(world: World, runtime: ClientRuntime) -> None:
+    """This client reaches one member of each, which forwards; attempts go to the groups by turns."""
+    groups = two_groups(world)
+    for leader, follower, _ in groups:
+        leader.create_topic("one", queues=1)
+        leader.up = follower.up = False
+    async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
+        for _ in range(4):
+            result = await producer.send(Message("one", b"x"))
+            assert result.queue.broker_name in GROUPS
+
+
 async def test_a_key_keeps_its_queue_while_its_group_elects(world: World, runtime: ClientRuntime) -> None:
     """A route that was asked for in that moment lists the group without a leader: the key waits for the next one."""
     first, _ = two_groups(world)
