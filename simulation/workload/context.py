@@ -151,7 +151,7 @@ class Invariant:
     """
 
     asks_readers = False
-    """`check_end` asks if readers have come to the end, and may be called again: the end waits for them for a while."""
+    """`check_end` asks if readers have come to the end: the end waits for them for a while."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

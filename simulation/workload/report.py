@@ -74,6 +74,8 @@ class _Chain:
     leadership: _Leadership | None
     """None if the node did not lead."""
     last_ns: int = 0
+    is_last_stored: bool = False
+    """Found so at the end, however often that was looked at."""
     reports: list[_Report] = field(default_factory=list)
 
     def may_count(self) -> Iterator[int]:
@@ -151,7 +153,9 @@ class _Reporter:
                 key = (self.group, queue.topic, queue.queue_id)
                 history = self._context.model.offsets.get(key, [])
                 self._check(queue, chain, "stored is", history[-1][1] if history else None)
-                self._context.journal.did("last report stored")
+                if not chain.is_last_stored:
+                    chain.is_last_stored = True
+                    self._context.journal.did("last report stored")
 
     def _check(self, queue: MessageQueue, chain: _Chain, what: str, offset: int | None) -> None:
         last, unknown = [*chain.may_count()], self._open.get(queue, [])

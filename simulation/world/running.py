@@ -39,12 +39,13 @@ _SENDERS: Final = ("producer", "repeater", "careful")
 """Actors whose sends `ClientJudge` counts."""
 _FLUSH_TRACES_NS: Final = SECOND
 _LOAD_STOPS_BEFORE_END_NS: Final = 6 * SECOND
+"""The shortest time from the end of the load to that of the run: what was asked for last is answered, and old enough
+for actors to judge it.
+"""
 _RECOVERY_NS: Final = 12 * SECOND
 """The longest time from the end of all faults to an acknowledged message: two split elections and a route poll."""
 _SERVES_NS: Final = 3 * SECOND
 """The shortest time from the end of all faults to that of the load, if a run ends early."""
-_FINISHES_NS: Final = 2 * SECOND
-"""The shortest time from the end of the load to that of a run that ends early: what was asked for last is answered."""
 _LOOK_NS: Final = SECOND // 2
 _LAST_ENTRIES_NS: Final = SECOND
 """The longest time from the end of the run to the moment in which every node has applied everything."""
@@ -199,7 +200,7 @@ class _Course:
             if quiet_ns is None and self._has_recovered():
                 self._stop_load()
                 quiet_ns = scheduler.now_ns
-            elif quiet_ns is not None and scheduler.now_ns >= quiet_ns + _FINISHES_NS:
+            elif quiet_ns is not None and scheduler.now_ns >= quiet_ns + _LOAD_STOPS_BEFORE_END_NS:
                 self._has_ended_early = has_come_together(world)
                 if self._has_ended_early:
                     return

@@ -38,7 +38,7 @@ def test_a_run_ends_when_all_is_well_and_is_the_same_until_then() -> None:
     early, whole = World(plan, keep_traces=True), World(replace(plan, ends_early=False), keep_traces=True)
     result = run_world(early)
     assert result.violation is None, str(result.violation)
-    assert plan.calm_ns + 5 * SECOND <= result.simulated_ns < plan.end_ns
+    assert plan.calm_ns + 9 * SECOND <= result.simulated_ns < plan.end_ns
     assert run_world(whole).simulated_ns >= plan.end_ns
     stopped_ns = plan.calm_ns + 3 * SECOND
     before = [line for line in early.journal.transcript if float(line.split()[0]) < stopped_ns / SECOND]
@@ -78,7 +78,7 @@ def test_what_does_not_hold_has_its_time_and_is_found(monkeypatch: pytest.Monkey
 
 def test_what_comes_to_hold_later_ends_the_run_then(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = _plan()
-    holds_from_ns = plan.calm_ns + 8 * SECOND
+    holds_from_ns = plan.calm_ns + 12 * SECOND
 
     def read_late(world: World) -> Iterator[str]:
         if world.scheduler.now_ns < holds_from_ns:
