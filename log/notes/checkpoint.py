@@ -4,7 +4,8 @@
   checksums. It alone is read at start. Damaged or missing, it costs time and nothing else: all is built
   from the log.
 * DLedger's `checkpoint` (endIndex, committedIndex) and RocketMQ's `checkpoint` (times), for their tools.
-* `abort` exists while a store is open; found at start it says that the last stop was not a clean one.
+* `abort` exists while a store is open; found at start it says that the last stop was not a clean one. Until queues
+  that a start builds again are on the disk it has another name (`REBUILDING`).
 
 A job flushes first and writes the notes last, so that they never promise more than the disk holds. Its
 `committed_index` bounds what is noted of the log: entries behind it may still be truncated. The data files of
@@ -39,6 +40,9 @@ NOTES = "recovery-notes-"
 """The name of the notes, which ends with the log's epoch: a checkpoint that is still being written when the log is
 replaced notes it in a file that nobody reads any more."""
 ABORT = "abort"
+REBUILDING = "abort-rebuilding"
+"""The name of `abort` while queues that are noted are built again: what a start after a crash finds of their files may
+be in part on the disk, and the notes do not tell so."""
 STORE_CHECKPOINT = "checkpoint"
 _STORE_CHECKPOINT_BYTES = 4096
 

@@ -329,16 +329,18 @@ class ConsumeQueue:
         """Takes the extent noted by a checkpoint, before anything else is done with the queue; returns False if a file
         was missing between others.
 
-        Files that retention removed since are passed by: their records are gone from the log. Files behind the extent
-        go: a power failure may have left some of them and not those before, and dispatch makes them again.
+        Files that retention removed since are passed by: their records are gone from the log. Files outside of the
+        extent go. Of those behind it a power failure may have left some and not those before, and dispatch makes them
+        again; of those before it, which were removed, it may have brought some back.
         """
+        first = min_offset // self._file_units * self._file_units * UNIT_BYTES
         last = (max_offset - 1) // self._file_units * self._file_units * UNIT_BYTES
-        for start in [start for start in self._starts if start > last]:
+        for start in [start for start in self._starts if not first <= start <= last]:
             self._remove_file(start)
         present = len(self._starts)
         self._starts = self._contiguous_starts()
-        first = self._starts[0] // UNIT_BYTES if self._starts else max_offset
-        self.min_offset = min(max(min_offset, first), max_offset)
+        held = self._starts[0] // UNIT_BYTES if self._starts else max_offset
+        self.min_offset = min(max(min_offset, held), max_offset)
         self.max_offset = self.flushed_end = max_offset
         return len(self._starts) == present
 

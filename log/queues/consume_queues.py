@@ -6,7 +6,7 @@ file agrees; a queue that is missing, shorter or different is built again from t
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -153,10 +153,13 @@ class ConsumeQueues:
         *,
         clean_stop: bool,
         is_whole: bool,
+        files_count: bool = True,
+        before_removal: Callable[[], object] = lambda: None,
     ) -> list[tuple[str, int]]:
         """Opens all queues. The records that are known to be dispatched end at `physical_end`; with `is_whole` these
-        are all that the notes tell of.
+        are all that the notes tell of. Without `files_count` the notes are not about the files that are there.
 
+        `before_removal` is called before the files of a queue that the notes tell of go, to be made again.
         Returns the queues that must be built again from the log's beginning; they are empty now. Without
         notes these are all (the list names those that have files). Raises DiskError.
         """
@@ -176,21 +179,23 @@ class ConsumeQueues:
                 queue.remove()
                 queue.start_at(end)
             return found
-        rebuild = []
+        rebuild: list[tuple[str, int]] = []
 
         def build_again(queue: ConsumeQueue, note: QueueNote) -> None:
+            if not rebuild:
+                before_removal()
             queue.remove()
             queue.start_at(note.max_offset)  # should the log hold none of its records
             rebuild.append((note.topic, note.queue_id))
 
         for note in notes:
             queue = self.make(note.topic, note.queue_id)
-            # Units of its last file are not those that were noted. Older files are left to the running node's scrub.
-            if not queue.is_sound(note.checksum_begin, note.max_offset, note.checksum):
-                build_again(queue, note)
-            elif note.min_offset == note.max_offset:
+            if note.min_offset == note.max_offset:
                 queue.remove()
                 queue.start_at(note.max_offset)
+            # Units of its last file are not those that were noted. Older files are left to the running node's scrub.
+            elif not (files_count and queue.is_sound(note.checksum_begin, note.max_offset, note.checksum)):
+                build_again(queue, note)
             else:
                 # Retention removes the first files. One that is missing behind others was lost, and its records are in
                 # the log unless all before what is left are gone.
@@ -214,6 +219,13 @@ class ConsumeQueues:
                 self.make(topic, queue_id).remove()  # made after the checkpoint: dispatch makes it again
                 del self._table[topic, queue_id]
         return rebuild
+
+    def flush(self, names: Iterable[tuple[str, int]]) -> None:
+        """Makes the queues of these names durable that are there. Raises FlushError."""
+        for queue in [self._table[name] for name in names if name in self._table]:
+            for path in queue.dirty_files():
+                self._disk.flush_file(path)
+            self._disk.sync_directory(queue.directory)
 
     def notes(self) -> tuple[list[QueueNote], list[str], list[str]]:
         """Returns (what a checkpoint must note, files to flush first, directories to flush first)."""

@@ -84,7 +84,13 @@ def power_inside(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
 
 def power_of_all(stage: Stage, host: BrokerHost, fault: Fault) -> None:
-    """All machines go dark at once."""
+    """All machines go dark at once.
+
+    With async flush no node knows then what it has lost, and waits for all others (docs/operations.md). So there none
+    of them may be without what it had.
+    """
+    if stage.flush == "async" and not stage.members.have_their_data():
+        return
     running = [other for other in stage.members.in_service() if other.process is not None]
     for other in stage.members.in_service():
         if other in running:

@@ -101,6 +101,14 @@ class Members:
                 return False
         return raft.commit_index == self._model.last_index
 
+    def have_their_data(self) -> bool:
+        """True if no node has lost its disk, or is without what it has promised."""
+        return not any(
+            host.needs_new_disk
+            or (host.process is not None and host.process.replica.raft.recovering is not None)
+            for host in self.in_service()
+        )
+
     def may_lose_one(self) -> bool:
         """True if the group goes on when a voter loses its data: of two, one is no minority (raft/recovery.py)."""
         return len(self._model.voters) > 2

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import pytest
 
+from log.dispatching.dispatch import Dispatcher
 from log.entries.entry_reads import record_at
+from log.errors import FlushError
 from log.formats.own_topics import INTERNAL_TOPIC
 from log.notes.snapshot import Snapshot
+from log.queues.consume_queue import UNIT_BYTES
+from log.queues.consume_queues import ConsumeQueues
 from log.store import Store
 from tests.log.memory_disk import MemoryDisk
-from tests.log.messages import NOW, Writer
+from tests.log.messages import NOW, TINY, Writer
 from tests.log.stores import checkpoint, flush, open_store, units_of
+from tests.log.test_queue_scrub import queue_of
 
 _DELETE = b"delete T"
 
@@ -115,6 +120,52 @@ def test_a_file_that_is_missing_between_others_is_made_again(clean: bool) -> Non
     store, report = open_store(disk)
     assert "consumequeue/T/0 was built again" in report.damage
     assert _bodies(store) == before
+
+
+@pytest.mark.parametrize("fails", ["behind the start", "before the flush", "in the middle"])
+@pytest.mark.parametrize("kept", range(4))
+def test_power_fails_where_a_start_has_built_a_queue_again(
+    monkeypatch: pytest.MonkeyPatch, fails: str, kept: int
+) -> None:
+    """The notes tell of the queue still, and of the files that it has now any may be on the disk, and any not."""
+    disk, _, before = _checkpointed_over_files(29)
+    disk = disk.kill()
+    files = sorted(path for path in disk.files if path.startswith("consumequeue/T/0/"))
+    disk.remove(files[1])
+    disk.sync_directory("consumequeue/T/0")
+
+    def lost(*_: object) -> None:
+        raise FlushError("consumequeue/T/0", "flush", "power is lost")
+
+    with monkeypatch.context() as patch:
+        if fails == "in the middle":
+            patch.setattr(Dispatcher, "run", lost)
+        elif fails == "before the flush":
+            patch.setattr(ConsumeQueues, "flush", lost)
+        if fails == "behind the start":
+            open_store(disk)
+        else:
+            with pytest.raises(FlushError):
+                open_store(disk)
+    disk = disk.crash(lambda path, page: path == files[kept])
+    store, report = open_store(disk)
+    assert ("consumequeue/T/0 was built again" in report.damage) is (fails != "behind the start")
+    assert _bodies(store) == before
+    assert not report.clean_stop
+    disk = disk.kill()
+    store, report = open_store(disk)
+    assert not report.damage
+    assert _bodies(store) == before
+
+
+def test_files_that_retention_removed_and_power_brought_back_are_no_hole() -> None:
+    disk = MemoryDisk()
+    _, queue = queue_of(disk, 29)
+    disk.remove(f"{queue.directory}/{8 * UNIT_BYTES:020d}")
+    again = ConsumeQueues(disk, TINY).make(queue.topic, queue.queue_id)
+    assert again.restore(17, 29)
+    assert (again.min_offset, again.max_offset) == (17, 29)
+    assert disk.list(queue.directory) == [f"{first * UNIT_BYTES:020d}" for first in (16, 24)]
 
 
 def test_files_of_a_deleted_topic_do_not_come_back_beside_new_ones() -> None:
