@@ -25,7 +25,7 @@ from broker.replica.proposals import ignore
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import OverloadedError, ReplicaError, RequestError, TooManyError
 from broker.settings.live import LiveSettings
-from broker.state.commands import CommitOffsets, ResetOffsets
+from broker.state.commands import CommitOffsets, EndResets, ResetOffsets
 from log.errors import DiskFullError
 
 COALESCE_NS: Final = 100_000_000
@@ -48,11 +48,17 @@ _Waiter = tuple[Callable[[Uncounted], None], Lost]
 
 @dataclass(slots=True, eq=False)
 class _UnderWay:
-    """Offsets that are in the log and not applied yet, and who waits for that."""
+    """Offsets, or the end of an order, that are in the log and not applied yet, and who waits for that."""
 
     keys: dict[_Key, int]
+    is_order: bool = False
+    """The offsets are an administrator's order, and no reports: they count in any case."""
     is_followed: bool = False
-    """The offsets are an order that consumers are to follow."""
+    """The offsets are an order that consumers are to follow: no reports count behind it."""
+    ended: _Key | None = None
+    """Where reports count again behind this, as consumers have followed the order."""
+    is_former: bool = False
+    """The leadership has ended since: whether this is applied does not follow from what is in the log now."""
     waiting: list[_Waiter] = field(default_factory=list)
 
 
@@ -246,7 +252,7 @@ class OffsetCommits:
             return ResetOffsets(some) if until_followed else CommitOffsets(some, is_order=True)
 
         try:
-            self._propose_all(offsets, order, settled, not_known, is_followed=until_followed)
+            self._propose_all(offsets, order, settled, not_known, is_order=True, is_followed=until_followed)
         except (ReplicaError, DiskFullError):
             give_back()
             raise
@@ -294,6 +300,7 @@ class OffsetCommits:
         done: Callable[[Uncounted], None],
         lost: Callable[[], None],
         *,
+        is_order: bool = False,
         is_followed: bool = False,
     ) -> None:
         """Proposes offsets as commands that fit into a file; calls `done` with the last one, behind which all others
@@ -302,7 +309,7 @@ class OffsetCommits:
         Raises as `Leadership.propose_command`, with nothing of them in the log; if some are, it is `lost`.
         """
         assert offsets, "the last of the commands says that all are applied"
-        under_way = _UnderWay({offset[:3]: offset[3] for offset in offsets}, is_followed=is_followed)
+        under_way = _UnderWay({offset[:3]: offset[3] for offset in offsets}, is_order, is_followed)
         uncounted: dict[_Key, int] = {}
 
         def some_applied(result: dict[_Key, int] | None) -> None:
@@ -349,12 +356,38 @@ class OffsetCommits:
         """Returns True while an order that a consumer is to follow is on its way to a queue."""
         return any(under_way.is_followed and key in under_way.keys for under_way in self._under_way)
 
-    def lowest(self, key: _Key, stored: int) -> int:
-        """Returns the lowest of a stored offset and those on their way to take its place, whether they will count or
-        not.
+    def end_order(self, key: _Key, target: int, done: Callable[[], None]) -> None:
+        """Proposes that consumers have followed an order, and calls `done` when that is applied.
+
+        What was reported while the order stood goes before it. Raises as `Leadership.propose_command`.
         """
-        coming = [under_way.keys[key] for under_way in self._under_way if key in under_way.keys]
-        return min([stored, *coming, self._staged.get(key, stored)])
+        self.propose()
+        under_way = _UnderWay({}, ended=key)
+
+        def applied(_: object) -> None:
+            self._under_way.remove(under_way)
+            done()
+
+        self._leadership.propose_command(
+            EndResets(((*key, target),)), applied, lambda: self._under_way.remove(under_way)
+        )
+        self._under_way.append(under_way)
+
+    def lowest(self, key: _Key, stored: int) -> int:
+        """Returns the lowest of a stored offset and those on their way to take its place.
+
+        Reports that will not count, as an order stands where they are in the log, are none of these.
+        """
+        lowest, stands = stored, self._leadership.metadata.parked.get(*key) is not None
+        for under_way in self._under_way:
+            if under_way.is_former:
+                continue
+            if under_way.ended == key:
+                stands = False
+            elif key in under_way.keys and (under_way.is_order or not stands):
+                # One that members need not follow ends an earlier order; a report comes here where none stands.
+                lowest, stands = min(lowest, under_way.keys[key]), under_way.is_followed
+        return lowest if stands else min(lowest, self._staged.get(key, lowest))
 
     def _take_room(self, key: _Key) -> None:
         """Counts an offset that is not staged if it is the consumer group's first in a queue.
@@ -446,6 +479,9 @@ class OffsetCommits:
 
     def _role_changed(self) -> None:
         if not self._leadership.serving:
+            # Who waits for these is told in turns, perhaps in a later term of this node.
+            for under_way in self._under_way:
+                under_way.is_former = True
             self._staged.clear()
             self._staged_new = 0
             claims, self._staged_claims = self._staged_claims, []

@@ -19,7 +19,6 @@ from broker.node.listeners import Listeners
 from broker.node.ports import Proposals
 from broker.offsets.commits import OffsetCommits
 from broker.requests.errors import ReplicaError
-from broker.state.commands import EndResets
 from log.errors import DiskFullError
 
 TOLD_MAX: Final = 16
@@ -90,13 +89,12 @@ class OffsetResets:
         if self._offsets.has_order_under_way(key):
             return  # it may lead to the same place, and is to be followed, too: an end names no more than that
 
-        def ended(_: object) -> None:
+        def ended() -> None:
             del self._ending[key]
 
-        self._offsets.propose()  # what was reported while the order stood may not come after its end
         try:
             # When the leadership ends nothing is ending any more. Who waited may be told so late, in a later term.
-            self._leadership.propose_command(EndResets(((*key, target),)), ended)
+            self._offsets.end_order(key, target, ended)
         except (ReplicaError, DiskFullError):
             return  # the order stands, and is told again
         self._ending[key] = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import cbor2
 import msgspec
 import pytest
 
+from broker.offsets.commits import OffsetCommits
 from broker.offsets.resets import TOLD_MAX, OffsetResets
 from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.bodies import MessageModel, MessageQueue
@@ -349,6 +351,93 @@ def test_without_force_nobody_goes_forward_from_a_report_that_is_on_its_way(clie
     body = client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields).body
     assert list(QueueOffsets.decode(body).offsets.values()) == [5]
     assert stored(client) == 5
+
+
+def reset_to_end(client: Client) -> Callable[[], list[int]]:
+    """Asks for a reset to the end without force; returns what waits for the offset that it leads to."""
+    fields = {"topic": "T", "group": "g", "timestamp": -1, "isForce": False, "queueId": 0}
+    asked = client.start_call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+    return lambda: list(QueueOffsets.decode(client.wait(asked).body).offsets.values())
+
+
+def test_without_force_a_report_that_does_not_count_sends_nobody_back(client: Client) -> None:
+    """An order stands. Seed 9973093: the report was on its way, and the next order led to it."""
+    reset(client, 5)
+    client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, {**KEY, "commitOffset": 2}, one_way=True)
+    assert reset_to_end(client)() == [5]
+    assert stored(client) == 5
+
+
+@contextmanager
+def nothing_is_committed(group: Group) -> Iterator[None]:
+    """Withholds the leader's entries from its followers; it goes on to lead."""
+    group.lose = lambda source, target, frame: bool(getattr(getattr(frame, "message", None), "spans", ()))
+    yield
+    group.advance(0.1)
+    group.lose = lambda source, target, frame: False
+
+
+def test_nor_does_one_that_stands_behind_an_order_in_the_log(group: Group) -> None:
+    client = group.connect()
+    with nothing_is_committed(group):
+        fields = {"topic": "T", "group": "g", "timestamp": 0, "isForce": False, "queueId": 0, "offset": 5}
+        ordered = client.start_call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        group.advance(0.1)
+        client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, {**KEY, "commitOffset": 2}, one_way=True)
+        leads_to = reset_to_end(client)
+    assert client.wait(ordered).code == ResponseCode.SUCCESS
+    assert leads_to() == [5]
+    assert stored(client) == 5
+
+
+@pytest.mark.parametrize(("before", "behind", "led_to"), [(None, 2, 2), (2, None, 5), (1, 4, 4)])
+def test_without_force_reports_count_from_the_end_of_an_order_on(
+    group: Group, before: int | None, behind: int | None, led_to: int
+) -> None:
+    """The end is in the log, and not committed."""
+    client = group.connect()
+    reset(client, 5)
+    assert_told(client.pull("T", "g", 8), 5)
+
+    def tell(offset: int | None) -> None:
+        if offset is not None:
+            client.start_call(
+                RequestCode.UPDATE_CONSUMER_OFFSET, {**KEY, "commitOffset": offset}, one_way=True
+            )
+
+    with nothing_is_committed(group):
+        tell(before)
+        client.start_pull("T", "g", 5)
+        group.advance(0.1)
+        tell(behind)
+        leads_to = reset_to_end(client)
+    assert leads_to() == [led_to]
+    assert stored(client) == led_to
+
+
+def test_without_force_a_leader_does_not_go_by_what_it_had_under_way_before(group: Group) -> None:
+    """Who waits is told in turns that this is lost, perhaps in a later term: then an order among it does not stand."""
+    leader = group.leader
+    client = group.connect(leader)
+    commits = next(
+        part
+        for listener in group.node(leader).listeners.role_changes
+        if isinstance(part := getattr(listener, "__self__", None), OffsetCommits)
+    )
+    with nothing_is_committed(group):
+        fields = {"topic": "T", "group": "g", "timestamp": 0, "isForce": False, "queueId": 0, "offset": 5}
+        client.start_call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        group.advance(0.1)
+        under_way = list(commits._under_way)
+        assert [one.keys for one in under_way] == [{("g", "T", 0): 5}]
+        assert commits.lowest(("g", "T", 0), 8) == 5
+        group.partition(leader)
+        group.elect()
+    group.heal()
+    group.converge()
+    assert not commits._under_way
+    commits._under_way += under_way  # as if nobody had been told yet
+    assert commits.lowest(("g", "T", 0), 8) == 8
 
 
 def parked_state() -> Metadata:
