@@ -13,6 +13,7 @@ from broker.remoting.headers import PullMessageHeader
 from broker.replica.loads import Loads
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
+from broker.requests.late_requests import done_late
 from broker.requests.responses import reply
 from broker.settings.live import LiveSettings
 from broker.settings.tables import follower_broker_id
@@ -64,12 +65,14 @@ class PullResponses:
                 self._send_found(connection, command, header, result, began_ns, is_near=True)
             return
 
-        # By then the queue may be gone, or its head with what was found: such a pull is handled anew.
+        # By then the queue may be gone, or its head with what was found: such a pull is handled anew. The offset that
+        # it brought is stored already, and its consumer may have reported a newer one since.
         def loaded() -> None:
             if _is_refused(connection, command):
                 return
             if self._has_changed(header, result) and self._requests.is_connected(connection):
-                self._requests.handle_admitted(connection, command)
+                waited_ns = self._time.now_ns - began_ns
+                self._requests.handle_admitted(connection, done_late(command, header, waited_ns))
             elif self._is_whole(connection, command, header, result):
                 self._send_found(connection, command, header, result, began_ns, is_near=False)
 

@@ -149,7 +149,8 @@ def test_messages_that_are_deleted_while_they_are_loaded_are_not_looked_for(
     group.converge()
     replica = replica_of(group, group.leader)
     monkeypatch.setattr(replica.loads, "job", lambda: None)
-    cold = client.start_pull("T", "g", 0, count=2)
+    cold = client.start_pull("T", "g", 0, count=2, commit_offset=1)
+    client.pull("T", "g", 59, commit_offset=3)
     group.advance(0.1)
     log = replica.store.log
     assert cuts.delete_before(log, log.last_index) > 0
@@ -159,6 +160,11 @@ def test_messages_that_are_deleted_while_they_are_loaded_are_not_looked_for(
     monkeypatch.undo()
     assert client.wait(cold).code == ResponseCode.PULL_OFFSET_MOVED
     assert replica.repairs.found == 0
+    group.advance(0.3)
+    stored = replica.metadata.offsets["g", "T"][0]
+    assert stored == 3, (
+        "the offset that the cold pull brought is older than the other one's, though it is handled anew"
+    )
 
 
 @pytest.mark.parametrize("is_made_again", [False, True])
