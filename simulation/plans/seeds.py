@@ -87,7 +87,7 @@ def plan_of_seed(seed: int, *, seconds: int = 60, nodes: int | None = None) -> P
     """
     if seed % 10 == _CORE:
         drawn_nodes = 5 if seed // 10 % 2 else _NODES
-        return _ends_early(with_core(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or drawn_nodes)))
+        return with_core(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or drawn_nodes))
     if seed % 10 == _OVERLOAD:
         return with_overload(draw_swarm_plan(seed, seconds=seconds, nodes=nodes or _NODES, groups=1))
     if seed % _OUT_OF not in _DENSE:

@@ -7,6 +7,7 @@ from itertools import combinations
 
 import pytest
 
+from simulation import journal
 from simulation.findings.report import describe_finding
 from simulation.plans.dense import KINDS, draw_dense_plan, kinds_of, round_length
 from simulation.plans.plan import (
@@ -128,8 +129,11 @@ def _plan(*, faults: tuple[Fault, ...] = (), actors: tuple[str, ...] = _BASE_LOA
         not in ("at a moment", "no descriptors")  # these wait for something, and have tests of their own
     ],
 )
-def test_a_choreography_happens(kind: str) -> None:
+def test_a_choreography_happens(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a small amount and with a large one, in one run."""
+    monkeypatch.setattr(
+        journal, "_TRANSCRIPT_LINES", 100_000
+    )  # where much happens the first lines would be gone
     faults = tuple(
         Fault(at * SECOND, kind, at, SECOND, 0.2 if at < 10 else 0.7) for at in (4, 6, 8, 11, 13, 15)
     )

@@ -29,8 +29,8 @@ def test_most_dense_plans_end_early_and_half_of_the_others_that_may() -> None:
     assert {plan.calm_ns // SECOND for plan in early} == {30}
     assert {plan.calm_ns // SECOND for plan in dense if not plan.ends_early} == {20}
     others = [plan_of_seed(seed, seconds=40) for seed in range(200) if seed % 5 not in (1, 3)]
-    assert 35 <= sum(plan.ends_early for plan in others) <= 65
-    assert not any(plan.ends_early for plan in others if plan.idle_ns or plan.seed % 10 == 7)
+    assert 25 <= sum(plan.ends_early for plan in others) <= 60
+    assert not any(plan.ends_early for plan in others if plan.idle_ns or plan.seed % 10 in (4, 7))
 
 
 def test_a_run_ends_when_all_is_well_and_is_the_same_until_then() -> None:
