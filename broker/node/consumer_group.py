@@ -92,14 +92,13 @@ def each_once(
     A client id is what a client says. Where accounts say the same one, it is that of the account that came first.
     """
     chosen: dict[str, RegisteredClient[ConnectionType]] = {}
-    for client in clients:
-        known = chosen.get(client.client_id)
-        if known is None or (
-            client.access_key == known.access_key
-            and (
-                isinstance(known.connection, RelayedConnection)
-                or not isinstance(client.connection, RelayedConnection)
-            )
+    # Few are there twice: the others of a hundred thousand cost one look each.
+    again = [client for client in clients if chosen.setdefault(client.client_id, client) is not client]
+    for client in again:
+        known = chosen[client.client_id]
+        if client.access_key == known.access_key and (
+            isinstance(known.connection, RelayedConnection)
+            or not isinstance(client.connection, RelayedConnection)
         ):
             chosen[client.client_id] = client
     return list(chosen.values())

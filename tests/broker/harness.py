@@ -587,7 +587,8 @@ class Group:
     def _turn(self, member: Member) -> None:
         member.due_ns = FAR_NS
         member.process.turn(self.now_ns, self.wall_ms)
-        member.due_ns = min(member.due_ns, member.process.end_turn())
+        due_ns = member.process.end_turn()  # in which the node may ask for another turn
+        member.due_ns = min(member.due_ns, due_ns)
         while member.jobs and member.id not in self.slow_disks:
             job = member.jobs.pop(0)
             try:
