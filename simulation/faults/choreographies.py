@@ -9,15 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from broker.replica.proposals import CallbackWaiter, ignore
-from broker.requests.errors import ReplicaError
 from log.entries.entry_reads import file_beginnings
-from log.errors import DiskFullError
 from raft.configuration import RemoveMember
-from raft.errors import RaftError
 from simulation.faults import disk_faults, links, processes
 from simulation.faults.moments import leads, votes_for_another, when_it_comes
-from simulation.faults.operations import give_leadership_to, hand_over_leadership, rivals
+from simulation.faults.operations import (
+    ask_for_change,
+    change_members_by_steps,
+    give_leadership_to,
+    hand_over_leadership,
+    rivals,
+)
 from simulation.faults.stage import Stage
 from simulation.faults.strikes import lose_words
 from simulation.machines.broker_host import BrokerHost
@@ -39,7 +41,6 @@ _VOTE_LATE_NS: Final = 6 * SECOND
 _OUTLIVES_NS_MAX: Final = 2 * SECOND
 """The delay with which words of a node may come: behind its next start, if that is soon."""
 _AWAY_NS_MIN: Final = 6 * SECOND
-_STEPS_WHILE_AWAY: Final = 4
 _WINNER_AWAY_NS: Final = 14 * SECOND
 """Longer than a core may be without a leader (judges/availability.py)."""
 _LEADERLESS_NS: Final = 11 * SECOND
@@ -215,13 +216,7 @@ def change_without_one(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     away_ns = max(fault.duration_ns, _AWAY_NS_MIN)
     stage.done(fault, host.name)
     processes.kill(stage, host, replace(fault, kind="kill", duration_ns=away_ns))
-
-    def step() -> None:
-        if not stage.is_calm():
-            stage.wishes.member_changes += 1
-
-    for number in range(_STEPS_WHILE_AWAY):
-        stage.scheduler.after(number * away_ns // _STEPS_WHILE_AWAY, step)
+    change_members_by_steps(stage, away_ns)
 
 
 def left_behind(stage: Stage, host: BrokerHost, fault: Fault) -> None:
@@ -375,7 +370,7 @@ def change_that_is_lost(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     leader = stage.members.leader()
     if leader is None or leader.process is None or leader.paused:
         return
-    process, voters = leader.process, stage.members.committed_voters
+    voters = stage.members.committed_voters
     others = [voter for voter in voters if voter != leader.name]
     if not stage.members.may_lose_one() or len(others) == len(voters):
         return
@@ -383,19 +378,8 @@ def change_that_is_lost(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     links.depose(stage, leader, replace(fault, kind="depose", amount=0.5 + fault.amount / 2))
 
     # Right behind the cut it still believes that it leads: it appends the change, and can commit it no more.
-    def ask() -> None:
-        process.begin()
-        try:
-            process.replica.group_changes.change_members(
-                RemoveMember(leaves), None, CallbackWaiter(ignore, ignore)
-            )
-        except (RaftError, ReplicaError, DiskFullError) as error:
-            stage.journal.note(leader.name, f"refuses to remove {leaves}: {error}")
-            return
-        process.wake()
+    if ask_for_change(stage, leader, RemoveMember(leaves)):
         stage.done(fault, leader.name, f"and is to remove {leaves}")
-
-    process.guarded(ask)()
 
 
 def words_outlive_their_term(stage: Stage, host: BrokerHost, fault: Fault) -> None:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.replica.proposals import CallbackWaiter, ignore
+from broker.requests.errors import ReplicaError
 from broker.state.release import THIS_RELEASE, Release
+from log.errors import DiskFullError
+from raft.configuration import Change
 from raft.errors import RaftError
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.plans.plan import Fault
 from simulation.scheduler import SECOND
+
+STEPS: Final = 4
+"""The steps by which operators change the members while something lasts."""
 
 
 def hand_over_leadership(stage: Stage) -> str | None:
@@ -37,6 +44,39 @@ def give_leadership_to(stage: Stage, target: BrokerHost) -> bool:
         return False
     process.wake()
     return True
+
+
+def ask_for_change(stage: Stage, leader: BrokerHost, change: Change) -> bool:
+    """Who leads, as far as it knows, is asked for a change of members. Returns False if it does not append it now."""
+    process = leader.process
+    if process is None:
+        return False
+    is_taken = False
+
+    def ask() -> None:
+        nonlocal is_taken
+        process.begin()
+        try:
+            process.replica.group_changes.change_members(change, None, CallbackWaiter(ignore, ignore))
+        except (RaftError, ReplicaError, DiskFullError) as error:
+            stage.journal.note(leader.name, f"refuses {change}: {error}")
+            return
+        process.wake()
+        is_taken = True
+
+    process.guarded(ask)()
+    return is_taken
+
+
+def change_members_by_steps(stage: Stage, lasts_ns: int) -> None:
+    """Operators are to change the members step by step in that time."""
+
+    def step() -> None:
+        if not stage.is_calm():
+            stage.wishes.member_changes += 1
+
+    for number in range(STEPS):
+        stage.scheduler.after(number * lasts_ns // STEPS, step)
 
 
 def transfer(stage: Stage, host: BrokerHost, fault: Fault) -> None:

@@ -10,16 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from broker.replica.proposals import CallbackWaiter, ignore
-from broker.requests.errors import ReplicaError
-from log.errors import DiskFullError
 from raft.configuration import PromoteLearner
-from raft.errors import RaftError
 from raft.progress import PeerState
 from raft.recovery_loss import Loss
 from simulation.faults import disk_faults, links, processes
 from simulation.faults.moments import votes_for_another, when_it_comes
-from simulation.faults.operations import hand_over_leadership
+from simulation.faults.operations import (
+    STEPS,
+    ask_for_change,
+    change_members_by_steps,
+    hand_over_leadership,
+)
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.frame_faults import FrameFaults
@@ -27,8 +28,6 @@ from simulation.plans.plan import Fault
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND
 
 _LASTS_NS: Final = 6 * SECOND
-_STEPS: Final = 4
-"""The steps by which operators change the members meanwhile."""
 _SLOW: Final = 0.67
 """The amount of *slow disk* from which on a flush takes a tenth of a second and more."""
 _BEHIND_A_VOTE_NS: Final = (0, 100 * MICROSECOND, MILLISECOND)
@@ -61,7 +60,7 @@ def change_over_a_slow_disk(stage: Stage, host: BrokerHost, fault: Fault) -> Non
     else:
         stage.done(fault, "group", "over the disk of who has lost its votes")
         slow_down_who_recovers(stage, slow)
-    _change_members(stage, slow.duration_ns)
+    change_members_by_steps(stage, slow.duration_ns)
 
 
 def recovery_that_lasts(stage: Stage, host: BrokerHost, fault: Fault) -> None:
@@ -83,7 +82,7 @@ def recovery_that_lasts(stage: Stage, host: BrokerHost, fault: Fault) -> None:
             stage, host, replace(fault, kind="new disk", duration_ns=fault.duration_ns % _BACK_NS)
         )
         disk_faults.slow_disk(stage, host, slow)
-        _change_members(stage, lasts_ns)
+        change_members_by_steps(stage, lasts_ns)
 
     stage.when_others_are_whole(host, strike)
 
@@ -145,13 +144,12 @@ def unheard_promotion(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """
     if stage.flush != "async":
         return
-    stage.done(fault, "group", "waits for two voters and a learner")
     asked = 0
 
     def ask() -> None:
         nonlocal asked
         asked += 1
-        if not is_over and not stage.is_calm() and asked <= _STEPS:
+        if not is_over and not stage.is_calm() and asked <= STEPS:
             stage.wishes.member_changes += 1
             stage.scheduler.after(_ASKED_AGAIN_NS, ask)
 
@@ -173,27 +171,18 @@ def unheard_promotion(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         other.frame_faults.append(lost)
         process = leader.process
 
-        def promote() -> None:
-            process.begin()
-            try:
-                process.replica.group_changes.change_members(
-                    PromoteLearner(name), None, CallbackWaiter(ignore, ignore)
-                )
-            except (RaftError, ReplicaError, DiskFullError) as error:
-                stage.journal.note(leader.name, f"does not promote {name}: {error}")
-            process.wake()
-
         def go_dark() -> None:
             # Of two voters none can be spared: nobody leads while a learner alone has the newest entries and a voter
             # recovers (raft/recovery.py, What is claimed).
             is_voter = name in stage.members.committed_voters
             if is_voter and not stage.is_calm() and leader.process is process:
+                stage.done(fault, leader.name, f"{name} is a voter, of which {other.name} has not heard")
                 soon = replace(fault, kind="power", duration_ns=fault.duration_ns % _BACK_NS)
                 processes.power(stage, leader, soon)
                 processes.kill(stage, learner, replace(fault, kind="kill", duration_ns=_AWAY_NS))
             other.end_frame_faults(lost)
 
-        process.guarded(promote)()
+        ask_for_change(stage, leader, PromoteLearner(name))
         stage.scheduler.after(_COMMITTED_NS, go_dark)
 
     when_it_comes(stage, stage.members.machines, _learner_of_two_voters, 0, strike)
@@ -227,12 +216,3 @@ def _has_lost_its_votes(host: BrokerHost) -> str | None:
     assert host.process is not None, "it has a turn"
     raft = host.process.replica.raft
     return None if raft.recovering is not Loss.VOTE else raft.leader or ""
-
-
-def _change_members(stage: Stage, lasts_ns: int) -> None:
-    def step() -> None:
-        if not stage.is_calm():
-            stage.wishes.member_changes += 1
-
-    for number in range(_STEPS):
-        stage.scheduler.after(number * lasts_ns // _STEPS, step)
