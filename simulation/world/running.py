@@ -29,6 +29,7 @@ from simulation.world.end_checks import (
     JudgeHistory,
     check_actors,
     check_nodes,
+    check_read,
     check_told,
     has_come_together,
     is_applied,
@@ -257,6 +258,7 @@ class _Course:
         looks = world.data_loss is None and not self._has_ended_early
         if looks:
             check_nodes(world)
+            check_read(world)
         check_told(world, judge_history)
         if looks:
             check_actors(world)
@@ -298,16 +300,15 @@ class _Course:
             heal_everything(stage)
 
     def _has_recovered(self) -> bool:
-        """True if each group is led and, if there is who sends, something was acknowledged since all faults ended."""
-        world = self._world
-        return all(group.members.leader() is not None for group in world.groups) and (
-            not self._sends or world.judges.acknowledged > self._acknowledged_at_calm
-        )
+        """True if each group is led, and sends are answered again."""
+        is_led = all(group.members.leader() is not None for group in self._world.groups)
+        return is_led and self._is_answered()
 
-    @property
-    def _sends(self) -> bool:
-        """A plan that was shrunk to less has nothing that could be acknowledged."""
-        return any(name in self._world.plan.actors for name in _SENDERS)
+    def _is_answered(self) -> bool:
+        """True if something was acknowledged since all faults ended, or nobody sends, as in plans that were shrunk."""
+        world = self._world
+        sends = any(name in world.plan.actors for name in _SENDERS)
+        return not sends or world.judges.acknowledged > self._acknowledged_at_calm
 
     def _check_recovered(self) -> None:
         world = self._world
@@ -316,7 +317,7 @@ class _Course:
             if group.members.leader() is None and not group.judge.acknowledged:
                 world.journal.found(Violation("liveness", group.name, "nobody leads it, or ever has"))
                 return
-        if self._sends and world.judges.acknowledged == self._acknowledged_at_calm:
+        if not self._is_answered():
             limit_s = _RECOVERY_NS // SECOND
             detail = f"no message acknowledged within {limit_s} s after all faults"
             world.journal.found(Violation("liveness", "group", detail))

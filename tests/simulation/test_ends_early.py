@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
+from simulation.journal import Violation
 from simulation.plans.plan import Plan
 from simulation.plans.seeds import dense_seed, plan_of_seed
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.scheduler import SECOND
-from simulation.world import end_checks
+from simulation.world import end_checks, running
 from simulation.world.building import World
 from simulation.world.running import run_plan, run_world
 
@@ -63,28 +64,48 @@ def test_nothing_ends_early_while_nothing_is_acknowledged(monkeypatch: pytest.Mo
     assert result.simulated_ns == plan.calm_ns + 12 * SECOND
 
 
-def test_what_does_not_hold_has_its_time_and_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@dataclass(slots=True)
+class Amiss:
+    """Something that does not hold before a certain time, for whatever looks at it in the end."""
+
+    look: str
+    """The look of `end_checks` that finds it."""
+    holds_from_ns: int
+
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        """That look finds this alone from now on."""
+
+        def unread(world: World) -> Iterator[str]:
+            if world.scheduler.now_ns < self.holds_from_ns:
+                yield "a planted thing"
+
+        def check(world: World) -> None:
+            for problem in unread(world):
+                raise Violation("liveness", "world", problem)
+
+        for module in (end_checks, running):
+            if hasattr(module, self.look):
+                patch.setattr(module, self.look, unread if self.look == "_unread" else check)
+
+
+_LOOKS = pytest.mark.parametrize("look", ["_unread", "check_nodes", "check_actors"])
+
+
+@_LOOKS
+def test_what_does_not_hold_has_its_time_and_is_found(look: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = _plan()
-
-    def never_read(world: World) -> Iterator[str]:
-        yield "a message: never read"
-
-    monkeypatch.setattr(end_checks, "_unread", never_read)
+    Amiss(look, 2 * plan.end_ns).patch(monkeypatch)
     result = run_plan(plan)
     assert result.violation is not None
-    assert result.violation.detail == "a message: never read"
+    assert result.violation.detail == "a planted thing"
     assert result.simulated_ns >= plan.end_ns
 
 
-def test_what_comes_to_hold_later_ends_the_run_then(monkeypatch: pytest.MonkeyPatch) -> None:
+@_LOOKS
+def test_what_comes_to_hold_later_ends_the_run_then(look: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = _plan()
-    holds_from_ns = plan.calm_ns + 12 * SECOND
-
-    def read_late(world: World) -> Iterator[str]:
-        if world.scheduler.now_ns < holds_from_ns:
-            yield "a message: not yet read"
-
-    monkeypatch.setattr(end_checks, "_unread", read_late)
+    amiss = Amiss(look, plan.calm_ns + 12 * SECOND)
+    amiss.patch(monkeypatch)
     result = run_plan(plan)
     assert result.violation is None
-    assert holds_from_ns <= result.simulated_ns <= holds_from_ns + SECOND
+    assert amiss.holds_from_ns <= result.simulated_ns <= amiss.holds_from_ns + SECOND
