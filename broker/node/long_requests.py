@@ -41,6 +41,7 @@ class LongRequests:
     ) -> None:
         """`go_on` does the next step of a request, `resumed` begins anew with one of which nothing was done."""
         self._leadership = leadership
+        self._calls_when_over = leadership.batches.calls_when_over
         self._go_on = go_on
         self._resumed = resumed
         self._is_connected = is_connected
@@ -60,8 +61,9 @@ class LongRequests:
 
     @property
     def has_more(self) -> bool:
-        """True while requests are handled in steps, or wait for one: the next turn is wanted at once."""
-        return bool(self.in_steps or self.behind_batch)
+        """True while requests are handled in steps, or they or parts of this node wait for a batch: `step` has work,
+        and the next turn is wanted at once."""
+        return bool(self.in_steps or self.behind_batch or self._calls_when_over)
 
     def go_on_later(self, connection: Connection, command: RemotingCommand, steps: Iterator[None]) -> None:
         """Keeps a request for its next step: a new one behind the others of its address, else before them.
@@ -104,7 +106,8 @@ class LongRequests:
         self.behind_batch.append((connection, command))
 
     def step(self) -> None:
-        """Does a step for the next address, and goes on with some that have waited for a batch, in their order."""
+        """Does a step for the next address, and goes on with some that have waited for a batch, in their order; to be
+        called in each turn while `has_more`."""
         if self.in_steps:
             request = self._in_turn.take()
             assert self._stepped is None, "one step at a time"

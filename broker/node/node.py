@@ -564,7 +564,7 @@ class Node:
         if self._held.waiting:
             forwarding.turn_held()
         long = self.long_requests
-        if long.in_steps or long.behind_batch:
+        if long.has_more:
             long.step()
         relayed = self._relayed
         if relayed.waiting or relayed.given_back or relayed.forgotten:
@@ -577,7 +577,7 @@ class Node:
         relayed.turn_ended()
         self._goes_on = (
             goes_on
-            or bool(long.in_steps or long.behind_batch)
+            or long.has_more
             or bool(relayed.waiting or relayed.given_back or relayed.forgotten)
             or bool(forwarding.ended or forwarding.leaving or forwarding.taking_back)
             or (bool(self._held.waiting) and forwarding.is_releasing)

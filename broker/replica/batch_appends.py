@@ -57,23 +57,24 @@ class BatchAppends:
     """A slice has so many at most."""
     under_way: BatchUnderWay | None = None
     """The batch that has begun and is not over: no other message may be appended."""
-    _when_over: dict[Callable[[], None], None] = field(default_factory=dict)
-    """The calls to be made when it is over."""
+    calls_when_over: dict[Callable[[], None], None] = field(default_factory=dict)
+    """The calls to be made when it is over. Not empty while a turn is wanted that makes them (`let_go_on`), also where
+    none is under way. To be looked at only."""
 
     def when_over(self, call: Callable[[], None]) -> None:
         """Has a part of this node that a batch keeps from appending called once, when that is over.
 
         It goes before the messages of clients that wait for the same: there may be a batch among them, each time.
         """
-        self._when_over[call] = None
+        self.calls_when_over[call] = None
 
     def let_go_on(self) -> None:
         """Makes the calls of those who wait until no batch is under way, while none is; one of them may begin one."""
         # Once each: a call that has more to do asks for another one, behind those of the others.
-        for call in [*self._when_over]:
+        for call in [*self.calls_when_over]:
             if self.under_way is not None:
                 break
-            del self._when_over[call]
+            del self.calls_when_over[call]
             call()
 
     def begin(self) -> BatchUnderWay:
@@ -98,7 +99,7 @@ class BatchAppends:
 
     def abandon(self) -> list[Waiter]:
         """Appends nothing more of the batch, as this node stopped leading. Returns the waiters who have to be told."""
-        self._when_over.clear()
+        self.calls_when_over.clear()
         batch, self.under_way = self.under_way, None
         if batch is None:
             return []

@@ -261,11 +261,13 @@ class RepeatedSends:
 
     def _append_some(self) -> None:
         """Appends some of the attempts that a batch has kept waiting, as none is under way now."""
-        waiting = self._behind_batch
+        waiting, batches = self._behind_batch, self._leadership.batches
         for _ in range(min(len(waiting), self._leadership.limits.held_at_once)):
             self._append(waiting.popleft())
+            if batches.under_way is not None:
+                break  # it has begun one itself
         if waiting:
-            self._leadership.batches.when_over(self._append_some)
+            batches.when_over(self._append_some)
 
     def lost(self, decision: "_Decision") -> None:
         """This node stopped leading before it appended the attempts that wait: the next leader decides."""

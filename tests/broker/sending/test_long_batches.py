@@ -10,6 +10,7 @@ import pytest
 
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
+from broker.replica.inner_limits import InnerLimits
 from broker.replica.replica import Replica
 from broker.sending.repeated_sends import RepeatedSends
 from log.formats.batch import BatchItem, encode_batch
@@ -334,6 +335,28 @@ def test_repeated_sends_are_stored_between_batches_that_follow_each_other(count:
     first, second = (client.answers[opaque] for opaque in opaques)
     assert "once" not in first.fields
     assert (stored(second), second.fields["once"]) == (stored(first), "found")
+
+
+def test_repeated_sends_behind_the_last_batch_are_all_stored_in_their_order() -> None:
+    """They are more than go on in one turn, and nothing else wants another one. Among them is a batch."""
+    group = Group(1, start=False, options=OPTIONS)
+    group.limits = InnerLimits(held_at_once=3, told_a_turn=1)
+    group.start("n0")
+    group.elect()
+    client, other = group.connect(), group.connect()
+    client.create_topic("T", 2)
+    client.start_send("T", b"before")
+    short = start_batch(client, "K", SLICE + 1, once=0, again=True)
+    singles = [
+        client.start_send("T", b"x", 0, {"UNIQ_KEY": f"S{number}"}, once=0, again=True) for number in range(6)
+    ]
+    long = start_batch(other)
+    group.settle()
+    assert stored(other.answers[long]) == 1
+    offsets = [stored(client.answers[opaque]) for opaque in singles]
+    assert offsets == sorted(offsets)
+    before = stored(client.answers[short])
+    assert offsets[0] < before < offsets[1], "so that one batch keeps others waiting behind the other"
 
 
 def test_a_repeated_send_that_waits_for_a_batch_goes_to_the_next_leader(
