@@ -211,7 +211,11 @@ class ReplyTimeout(ClientError):
 
 class DamagedMessage(ClientError, RecordError):
     """A received message cannot be read, or its body does not match its checksum or cannot be unpacked: it was damaged
-    on the way or in a store."""
+    on the way or in a store.
+
+    A ClientError for the application that reads the message, and a RecordError for whatever takes a response apart, as
+    any other bytes there that are no record.
+    """
 
 
 class DamagedOffsets(ClientError):

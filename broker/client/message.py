@@ -240,7 +240,11 @@ class MessageView(msgspec.Struct, eq=False, gc=False):
         return None if value is None else value.decode("utf-8", "replace")
 
     def __repr__(self) -> str:
-        return f"<MessageView {self.queue.topic}/{self.queue.broker_name}/{self.queue.queue_id} at {self.queue_offset}>"
+        place = f"{self.queue.topic}/{self.queue.broker_name}/{self.queue.queue_id}"
+        try:
+            return f"<MessageView {place} at {self.queue_offset}>"
+        except DamagedMessage:
+            return f"<MessageView {place}, damaged>"
 
 
 def views(queue: MessageQueue, data: bytes | memoryview) -> list[MessageView]:

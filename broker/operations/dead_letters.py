@@ -20,7 +20,7 @@ from broker.client.transport.patient_calls import PatientCalls
 from broker.operations.asking import Groups, each
 from broker.operations.errors import NotThere
 from broker.operations.own_groups import REDRIVER_PREFIX
-from broker.operations.queue_browsing import queue_calls, read_queue
+from broker.operations.queue_browsing import is_unreadable, queue_calls, read_queue
 from broker.operations.topics import delete_topic, topic_queues
 from broker.remoting import property_names
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, GROUP_LENGTH_MAX, RETRY_PREFIX
@@ -162,7 +162,8 @@ async def redrive(
                                 sent += 1
                             except (DamagedMessage, MessageRejected):
                                 passed_over += 1
-                            at = view.queue_offset + 1
+                            if not is_unreadable(view):
+                                at = view.queue_offset + 1
                             if runtime.now_ns() - marked_ns >= MARK_EVERY_S * 1e9:
                                 await marks.commit(queue, at)
                                 marked_ns = runtime.now_ns()

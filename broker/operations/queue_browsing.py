@@ -1,7 +1,7 @@
 """Reading queues as an operator does: without being a member of a consumer group, from an offset or a time on."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.lookups import FOREVER_MS, FOUND_MAX, MessageLookups
@@ -28,28 +28,28 @@ class StoredMessage:
     """A message as it lies in a queue.
 
     ``topic``, ``broker``, ``queue`` and ``offset`` are its place; a message that waits or is retried lies in another
-    topic than the one it was sent to. ``body`` is None if it is damaged, and ``damage`` says how. Times are in
-    milliseconds since 1970.
+    topic than the one it was sent to. ``body`` is None if it is damaged, and ``damage`` says how. Of one whose head is
+    damaged only the queue is known: ``offset`` is -1. Times are in milliseconds since 1970.
     """
 
     topic: str
     broker: str
     queue: int
-    offset: int
-    message_id: str
-    offset_message_id: str
-    tags: str | None
-    keys: tuple[str, ...]
-    born_ms: int
-    born_host: str
-    stored_ms: int
-    store_host: str
-    reconsume_times: int
-    flag: int
-    size: int
-    properties: dict[str, str]
-    body: bytes | None
-    damage: str | None
+    offset: int = -1
+    message_id: str = ""
+    offset_message_id: str = ""
+    tags: str | None = None
+    keys: tuple[str, ...] = ()
+    born_ms: int = 0
+    born_host: str = ""
+    stored_ms: int = 0
+    store_host: str = ""
+    reconsume_times: int = 0
+    flag: int = 0
+    size: int = 0
+    properties: dict[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    damage: str | None = None
 
 
 def stored_message(view: MessageView) -> StoredMessage:
@@ -59,10 +59,13 @@ def stored_message(view: MessageView) -> StoredMessage:
         body = view.body
     except DamagedMessage as error:
         damage = str(error)
+    topic, broker, queue = view.queue
+    if is_unreadable(view):
+        return StoredMessage(topic=topic, broker=broker, queue=queue, damage=damage)
     return StoredMessage(
-        topic=view.queue.topic,
-        broker=view.queue.broker_name,
-        queue=view.queue.queue_id,
+        topic=topic,
+        broker=broker,
+        queue=queue,
         offset=view.queue_offset,
         message_id=view.message_id,
         offset_message_id=view.offset_message_id,
@@ -79,6 +82,15 @@ def stored_message(view: MessageView) -> StoredMessage:
         body=body,
         damage=damage,
     )
+
+
+def is_unreadable(view: MessageView) -> bool:
+    """Tell whether a message's head is damaged, so that nothing of it is known."""
+    try:
+        _ = view.head
+    except DamagedMessage:
+        return True
+    return False
 
 
 def queue_calls(admin: AdminClient) -> QueueCalls:
@@ -149,7 +161,7 @@ async def read_queue(
             continue
         failures, avoid = 0, []
         pauses.reset()
-        messages = [message for message in pulled.messages if message.queue_offset < end]
+        messages = [view for view in pulled.messages if is_unreadable(view) or view.queue_offset < end]
         if messages:
             yield messages
         if pulled.next_offset <= at:

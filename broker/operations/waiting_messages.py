@@ -10,7 +10,7 @@ from typing import Literal
 from broker.client.admin import AdminClient
 from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import NoRoute
-from broker.client.message import MessageQueue, MessageView
+from broker.client.message import MessageQueue
 from broker.client.transport.patient_calls import PatientCalls
 from broker.operations.asking import Groups, as_json
 from broker.operations.messages import due_ms_of
@@ -89,15 +89,11 @@ async def _at_group(groups: Groups, name: str, limit: int) -> Waiting:
             queue = MessageQueue(SCHEDULE_TOPIC, name, level - 1)
             delay_ms = delays_ms[level - 1] if level <= len(delays_ms) else None
             async for views in read_queue(groups.admin, queue, begin, min(end, begin + limit)):
-                for view in views:
-                    due_ms = None if delay_ms is None else view.store_timestamp_ms + delay_ms
+                for message in map(stored_message, views):
+                    due_ms = None if delay_ms is None else message.stored_ms + delay_ms
                     delayed.append(
                         WaitingMessage(
-                            kind="level",
-                            home=_home(view),
-                            due_ms=due_ms,
-                            level=level,
-                            message=stored_message(view),
+                            kind="level", home=_home(message), due_ms=due_ms, level=level, message=message
                         )
                     )
     delayed += await _timed(groups.admin, name, limit)
@@ -139,9 +135,9 @@ async def _delay_levels(groups: Groups, name: str) -> tuple[int, ...]:
         return ()
 
 
-def _home(view: MessageView) -> str:
+def _home(message: StoredMessage) -> str:
     """Return the topic that a message will be delivered to."""
-    return view.properties.get(property_names.REAL_TOPIC, "")
+    return message.properties.get(property_names.REAL_TOPIC, "")
 
 
 async def _timed(admin: AdminClient, name: str, limit: int) -> list[WaitingMessage]:
@@ -155,11 +151,10 @@ async def _timed(admin: AdminClient, name: str, limit: int) -> list[WaitingMessa
     # The queue is in the order of sending: more than are wanted are read, as some of them are delivered already.
     now_ms, found = admin.core.runtime.wall_ms(), []
     async for views in read_queue(admin, queue, max(first, end - 4 * limit), end):
-        for view in views:
-            message = stored_message(view)
+        for message in map(stored_message, views):
             due_ms = due_ms_of(message)
             if due_ms is not None and due_ms > now_ms:
-                found.append(WaitingMessage(kind="time", home=_home(view), due_ms=due_ms, message=message))
+                found.append(WaitingMessage(kind="time", home=_home(message), due_ms=due_ms, message=message))
     return found
 
 
@@ -179,10 +174,9 @@ async def _half(admin: AdminClient, name: str, limit: int) -> tuple[int, list[Wa
     async for views in read_queue(
         admin, operations, max(done_begin, done_end - OPERATIONS_READ_MAX), done_end
     ):
-        for view in views:
-            decided |= {
-                int(text) for text in view.body.decode("ascii", "replace").split(",") if text.isdigit()
-            }
+        for message in map(stored_message, views):
+            body = (message.body or b"").decode("ascii", "replace")
+            decided |= {int(text) for text in body.split(",") if text.isdigit()}
     open_offsets = [offset for offset in range(begin, end) if offset not in decided]
     found: list[WaitingMessage] = []
     wanted = set(open_offsets[:limit])
@@ -191,12 +185,12 @@ async def _half(admin: AdminClient, name: str, limit: int) -> tuple[int, list[Wa
             found += [
                 WaitingMessage(
                     kind="half",
-                    home=_home(view),
+                    home=_home(message),
                     due_ms=None,
-                    producer_group=view.properties.get(property_names.PRODUCER_GROUP),
-                    message=stored_message(view),
+                    producer_group=message.properties.get(property_names.PRODUCER_GROUP),
+                    message=message,
                 )
-                for view in views
-                if view.queue_offset in wanted
+                for message in map(stored_message, views)
+                if message.offset in wanted
             ]
     return len(open_offsets), found

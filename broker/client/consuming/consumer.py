@@ -270,7 +270,8 @@ class Consumer(Replier):
 
         After 16 times, or ``max_retries``, it becomes a dead letter in ``%DLQ%group``. With ``delay_level`` 0 the delay
         grows each time, 1 to 18 are RocketMQ's levels, and -1 makes it a dead letter at once. Raises BrokerError,
-        ConnectionFailed, NoRoute, NameServerUnavailable, and UsageError for a broadcast consumer.
+        ConnectionFailed, NoRoute, NameServerUnavailable, DamagedMessage for one whose head cannot be read, or that
+        nobody else has any more and that is damaged here, and UsageError for a broadcast consumer.
         """
         if self.broadcast:
             raise UsageError("a broadcast consumer has no retry topic")

@@ -14,6 +14,7 @@ were taken, the queue: only so many messages can come again after a crash.
 A message whose handler raises is sent back to the broker that holds it. The broker stores it again for the consumer
 group and delivers it later, each time after a longer delay; after the last time it goes into ``%DLQ%group``. The
 message is done with when the broker has confirmed that. If none confirms, the handler gets it again after `AGAIN_S`.
+One of which nothing can be read cannot be sent back, and is passed over.
 
 Listening ends by being cancelled. Messages that were not handled to the end are put back then: the consumer's next
 reader gets them, or after the end of the consumer another member of the consumer group.
@@ -30,7 +31,7 @@ from typing import Final
 
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.intake import Batch, Intake, QueueReader
-from broker.client.errors import ClientError, UsageError
+from broker.client.errors import ClientError, DamagedMessage, UsageError
 from broker.client.message import MessageView
 
 logger = logging.getLogger("trivet.client")
@@ -71,8 +72,9 @@ async def listen(consumer: Consumer, handler: Handler, *, concurrency: int = 20)
 
     The handler is an async function. A message is done with when it returns, and is sent back when it returns
     `Handled.RETRY` or raises an `Exception`, which is logged. A broadcast consumer sends nothing back: a message that
-    fails is done with. Raises UsageError for a concurrency below 1, an orderly consumer, a handler that is not async,
-    and while another task reads from the consumer; ClientClosed outside the consumer's block.
+    fails is done with. So is one that cannot be sent back as it is damaged, which is logged, too. Raises UsageError for
+    a concurrency below 1, an orderly consumer, a handler that is not async, and while another task reads from the
+    consumer; ClientClosed outside the consumer's block.
     """
     if concurrency < 1:
         raise UsageError(f"a concurrency of {concurrency} handles nothing")
@@ -221,6 +223,12 @@ class _Listener:
                 return
             try:
                 await self._consumer.send_back(message)
+            except DamagedMessage as error:
+                # The same bytes would come again and again.
+                logger.warning(
+                    "consumer group %s: %r is passed over: %s", self._consumer.group, message, error
+                )
+                return
             except ClientError as error:
                 logger.warning(
                     "consumer group %s: %r was not sent back: %s", self._consumer.group, message, error

@@ -47,7 +47,8 @@ async def listen_orderly(
     At most ``concurrency`` queues are handled at the same time, one message of each. When the handler, an async
     function, raises an `Exception` or returns `Handled.RETRY` it gets the message again after ``suspend_s`` seconds.
     With ``attempts_max`` the message becomes a dead letter when this listener's attempts and its `reconsume_times`
-    together reach that number; by default it never does, as in RocketMQ. Raises UsageError for a consumer that is not
+    together reach that number; by default it never does, as in RocketMQ, nor does one of which nothing can be read
+    (`DamagedMessage`): its queue halts until the handler takes it. Raises UsageError for a consumer that is not
     ``orderly`` and for numbers below 1, else what `listen` raises.
     """
     locks = consumer.order_locks
@@ -124,12 +125,14 @@ class _OrderlyListener:
             raise
         except Exception:
             logger.exception("consumer group %s: the handler failed at %r", group, message)
-        offset, count = self._failed.get(message.queue, (-1, 0))
-        count = count + 1 if offset == message.queue_offset else 1
-        self._failed[message.queue] = (message.queue_offset, count)
-        if self._attempts_max is None or message.reconsume_times + count < self._attempts_max:
+        if self._attempts_max is None:
             return False
         try:
+            offset, count = self._failed.get(message.queue, (-1, 0))
+            count = count + 1 if offset == message.queue_offset else 1
+            self._failed[message.queue] = (message.queue_offset, count)
+            if message.reconsume_times + count < self._attempts_max:
+                return False
             await self._consumer.send_back(message, delay_level=-1)
         except ClientError as error:
             logger.warning("consumer group %s: %r is not a dead letter yet: %s", group, message, error)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from broker.client.consuming.subscription import Subscription
-from broker.client.errors import BrokerError, ClientError, ConnectionFailed
+from broker.client.errors import BrokerError, ClientError, ConnectionFailed, DamagedMessage
 from broker.client.message import MessageQueue, MessageView, trace_key, views
 from broker.client.transport.calls import PendingCall
 from broker.client.transport.connection import Connection
@@ -315,9 +315,14 @@ class QueueCalls:
         if trace is not None and response.is_reset:
             trace.fail(now_ns(), operation, f"the consumer group is sent to {response.next_offset}")
         elif trace is not None:
-            offsets = [message.queue_offset for message in response.messages]
-            values = [message.message_id for message in response.messages]
-            trace.ok_read(now_ns(), operation, response.next_offset, offsets, values)
+            try:
+                offsets = [message.queue_offset for message in response.messages]
+                values = [message.message_id for message in response.messages]
+            except DamagedMessage as error:
+                # What was read is unknown, so it is no evidence against the brokers, nor for them.
+                trace.fail(now_ns(), operation, str(error))
+            else:
+                trace.ok_read(now_ns(), operation, response.next_offset, offsets, values)
         return response
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.client.errors import UsageError
+from broker.client.errors import DamagedMessage, UsageError
 from broker.client.message import MessageView
 from broker.remoting.bodies import SubscriptionData
 from broker.state.topic_rules import RETRY_PREFIX
@@ -56,11 +56,15 @@ class Subscription:
     def accepts(self, message: MessageView) -> bool:
         """Compare the tag itself, after the broker has compared its hash.
 
-        True for SQL filters, which the broker decides, and for retry topics, which are never filtered.
+        True for SQL filters, which the broker decides, for retry topics, which are never filtered, and for a message
+        that cannot be read: who reads has to hear of it.
         """
         if not self.tags or self.topic.startswith(RETRY_PREFIX):
             return True
-        return message.tags in self.tags
+        try:
+            return message.tags in self.tags
+        except DamagedMessage:
+            return True
 
     def data(self) -> SubscriptionData:
         """Return the subscription in the form of a heartbeat."""

@@ -94,9 +94,9 @@ async def produce(
 ) -> int:
     """Send messages, and wait until each is stored.
 
-    With --json each stored message is one line: its id, topic, broker, queue and offset. The exit code is 1 if a
-    message was not stored or its outcome is unknown; nothing more is sent then, and the number of those that are stored
-    is told all the same.
+    The number of those that are stored is told in the end; with --json each is one line instead, with its id, topic,
+    broker, queue and offset. The exit code is 1 if a message was not stored or its outcome is unknown; nothing more is
+    sent then, and those that are stored are told all the same.
     """
     import trio
 
@@ -166,8 +166,9 @@ async def consume(
     """Read messages of a topic until Ctrl-C, --count or --timeout; prints each body on a line.
 
     With --json each message is one line: topic, broker, queue, offset, id, tags, keys, times in ms, properties, and the
-    body as "body", or as "body_base64" if it is not UTF-8, or "damaged" with the reason if it cannot be read; without,
-    such a message is reported on stderr and passed over. The exit code is 1 if fewer than --count came in time.
+    body as "body", or as "body_base64" if it is not UTF-8, or "damaged" with the reason if it cannot be read; of a
+    message that is damaged as a whole only that, topic, broker and queue. Without, such ones are reported on stderr and
+    passed over. The exit code is 1 if fewer than --count came in time.
     """
     import trio
 
@@ -274,7 +275,17 @@ def _print_message(message: MessageView, as_json: bool) -> None:
         sys.stdout.buffer.write(body + b"\n")
         sys.stdout.buffer.flush()
         return
-    fields = {
+    try:
+        fields = _fields(message)
+    except DamagedMessage:  # even of its head: only its queue is known
+        queue = message.queue
+        fields = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
+    print(json_text.dumps(fields | body_fields(body, damage), ensure_ascii=False), flush=True)
+
+
+def _fields(message: MessageView) -> dict[str, object]:
+    """Return a message as --json prints it, without its body. Raises DamagedMessage."""
+    return {
         "topic": message.topic,
         "broker": message.queue.broker_name,
         "queue": message.queue.queue_id,
@@ -286,5 +297,4 @@ def _print_message(message: MessageView, as_json: bool) -> None:
         "stored_ms": message.store_timestamp_ms,
         "reconsume_times": message.reconsume_times,
         "properties": message.properties,
-    } | body_fields(body, damage)
-    print(json_text.dumps(fields, ensure_ascii=False), flush=True)
+    }

@@ -135,6 +135,16 @@ def silent(link: Link, command: RemotingCommand) -> None:
     """Never responds."""
 
 
+def second_damaged(link: Link, command: RemotingCommand) -> RemotingCommand:
+    """Of a pull's response, with the head of its second message damaged: the magic number."""
+    body = bytearray(command.body)
+    second = int.from_bytes(body[:4], "big")
+    if second < len(body):
+        body[second + 4] ^= 1
+    command.body = bytes(body)
+    return command
+
+
 def reset(link: Link, command: RemotingCommand) -> None:
     """Breaks the connection instead of responding."""
     link.reset()

@@ -22,7 +22,16 @@ from broker.remoting.command import RemotingCommand, request, response
 from broker.remoting.json_body import decode_body
 from tests.broker.client.cancellation import cancel_at_step
 from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
-from tests.broker.client.links import WALL_START_MS, ClientRuntime, Link, World, code, reset, silent
+from tests.broker.client.links import (
+    WALL_START_MS,
+    ClientRuntime,
+    Link,
+    World,
+    code,
+    reset,
+    second_damaged,
+    silent,
+)
 
 PULL = RequestCode.PULL_MESSAGE
 COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
@@ -317,25 +326,30 @@ async def test_a_broker_that_does_not_hold_pulls_is_not_asked_in_a_circle(
 
 
 async def test_a_message_that_cannot_be_read_ends_no_consumer(broker: Broker, runtime: ClientRuntime) -> None:
-    def damage(link: Link, command: RemotingCommand) -> RemotingCommand:
-        body = bytearray(command.body)
-        if body:
-            second = int.from_bytes(body[:4], "big")
-            body[second + 4] ^= 1  # its magic number
-        command.body = bytes(body)
-        return command
-
     fill(broker, 3)
-    broker.script(PULL, *[broker.instead(damage)] * 2)
+    broker.script(PULL, *[broker.instead(second_damaged)] * 2)
     async with consuming(runtime) as consumer:
         whole, damaged, last = await take(consumer, 3)
         with pytest.raises(DamagedMessage):
             _ = damaged.body
+        assert repr(damaged) == "<MessageView t/g/0, damaged>"
         assert bodies([whole, last]) == [b"0", b"2"]
         await trio.sleep(6)  # in which offsets are stored
         assert stored_offset(broker) in (None, 0), "what the damaged one does not tell is not known"
         await consumer.commit()
         assert stored_offset(broker) == 3
+
+
+async def test_whether_one_that_cannot_be_read_is_wanted_nobody_knows(
+    broker: Broker, runtime: ClientRuntime
+) -> None:
+    """The queue was asked for it again and again."""
+    for number in range(3):
+        broker.append("t", 0, b"%d" % number, b"TAGS\x01a\x02")
+    broker.script(PULL, *[broker.instead(second_damaged)] * 1000)
+    async with consuming(runtime, topics={"t": "a"}) as consumer:
+        whole, _, last = await take(consumer, 3)
+        assert bodies([whole, last]) == [b"0", b"2"]
 
 
 async def test_prefetch_is_bounded(broker: Broker, runtime: ClientRuntime) -> None:

@@ -19,7 +19,7 @@ from broker.client.errors import ClientClosed, UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.remoting.codes import RequestCode
 from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
-from tests.broker.client.links import ClientRuntime, World, code
+from tests.broker.client.links import ClientRuntime, World, code, second_damaged
 
 RETRIES_MAX = 3
 QUEUE = MessageQueue("t", "g", 0)
@@ -163,6 +163,28 @@ async def test_what_cannot_be_sent_back_is_handled_again_and_holds_the_position(
         assert positions == [0, 0]
         assert consumer.positions()[QUEUE] == 2
         assert len(broker.received(SEND_BACK)) == 1
+
+
+async def test_what_cannot_be_read_is_passed_over(
+    world: World, runtime: ClientRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The handler got the same bytes every 5 s, for ever, and they held the position."""
+    broker = cluster(world, 3)
+    broker.script(RequestCode.PULL_MESSAGE, *[broker.instead(second_damaged)] * 2)
+    calls: list[MessageView] = []
+    seen: list[bytes] = []
+
+    async def handle(message: MessageView) -> None:
+        calls.append(message)
+        seen.append(message.body)
+
+    async with consuming(runtime) as consumer, listening_to(consumer, handle):
+        await trio.sleep(20)
+        assert consumer.positions()[QUEUE] == 3
+    assert len(calls) == 3
+    assert seen == [b"0", b"2"]
+    assert not broker.received(SEND_BACK)
+    assert "<MessageView t/g/0, damaged> is passed over: " in caplog.text
 
 
 async def test_cancelling_gives_back_what_was_not_handled_and_only_that(

@@ -21,7 +21,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, response
 from broker.remoting.json_body import decode_body, encode_body
 from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
-from tests.broker.client.links import ClientRuntime, Link, World, code, now_ns, silent
+from tests.broker.client.links import ClientRuntime, Link, World, code, now_ns, second_damaged, silent
 
 LOCK_S = 60.0
 """So long a lock lasts at the broker."""
@@ -165,6 +165,31 @@ async def test_after_the_last_attempt_it_is_a_dead_letter(world: World, runtime:
     assert seen == [b"0", b"1", b"1", b"1", b"2"], "sending it back is repeated by the client"
     assert len(broker.records("%DLQ%c", 0)) == 1
     assert broker.offset("c", "t", 0) == 3
+
+
+@pytest.mark.parametrize("attempts_max", [None, 2])
+async def test_what_cannot_be_read_halts_its_queue_and_no_other(
+    world: World, runtime: ClientRuntime, attempts_max: int | None
+) -> None:
+    """It ended the listening; nothing says where it would be a dead letter of."""
+    broker = cluster(world, 3)
+    broker.create_topic("t", 2)
+    broker.script(RequestCode.PULL_MESSAGE, *[broker.instead(second_damaged)] * 3)
+    calls: list[MessageView] = []
+    seen: list[tuple[int, bytes]] = []
+
+    async def handle(message: MessageView) -> None:
+        calls.append(message)
+        seen.append((message.queue.queue_id, message.body))
+
+    async with member(runtime, handle, attempts_max=attempts_max) as consumer:
+        await trio.sleep(10)
+        broker.append("t", 1, b"other")
+        await trio.sleep(1)
+        assert consumer.positions()[QUEUE] in (0, 1), "what a damaged one tells of itself is not believed"
+    assert seen == [(0, b"0"), (1, b"other")]
+    assert len(calls) > 5
+    assert not broker.received(RequestCode.CONSUMER_SEND_MSG_BACK)
 
 
 async def test_a_queue_moves_after_the_message_in_hand(world: World, runtime: ClientRuntime) -> None:

@@ -16,7 +16,7 @@ from broker.remoting.command import response
 from broker.trace import Fail, Invoke, Ok, ReadResult, TraceHeader, TraceWriter, parse_event
 from tests.broker.client.cancellation import cancel_at_step
 from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
-from tests.broker.client.links import ClientRuntime, World, code, reset, silent
+from tests.broker.client.links import ClientRuntime, World, code, reset, second_damaged, silent
 
 PULL = RequestCode.PULL_MESSAGE
 Q0, Q1 = MessageQueue("t", "g", 0), MessageQueue("t", "g", 1)
@@ -140,6 +140,22 @@ async def test_reads_and_offsets_are_traced(broker: Broker, runtime: ClientRunti
     assert results[1][1] == ReadResult(3, (0, 1, 2), ("K0", "K1", "K2"), None)
     commits = [event for event in invocations.values() if event.function == "commit_offset"]
     assert [event.argument for event in commits] == [3, 3], "the refused attempt is an operation of its own"
+
+
+async def test_a_read_of_what_cannot_be_read_tells_nothing_to_a_trace(
+    broker: Broker, runtime: ClientRuntime
+) -> None:
+    """It ended the consumer."""
+    for number in range(3):
+        broker.append("t", 0, b"%d" % number)
+    broker.script(PULL, broker.instead(second_damaged))
+    trace = TraceWriter(lambda data: None, TraceHeader("client", "test", "mock", 0), buffered_events=65_535)
+    async with PullConsumer(NAME_SERVER, group="p", runtime=runtime, trace=trace) as consumer:
+        consumer.assign({Q0: 0})
+        assert len(await consumer.poll()) == 3
+        events = [parse_event(cbor2.loads(cbor2.dumps(list(record)))) for record in trace._buffer]
+    (end,) = [event for event in events if isinstance(event, Fail)]
+    assert "cannot be read" in (end.reason or "")
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%p", "%DLQ%p"])

@@ -20,9 +20,10 @@ from broker.operations.dead_letters import (
 )
 from broker.operations.errors import NotThere
 from broker.operations.messages import find_messages
+from broker.remoting.codes import RequestCode
 from broker.state.topic_rules import GROUP_LENGTH_MAX
 from tests.broker.client.cluster import NAME_SERVER, Broker
-from tests.broker.client.links import ClientRuntime
+from tests.broker.client.links import ClientRuntime, second_damaged
 
 
 async def bury(leader: Broker, runtime: ClientRuntime, count: int) -> None:
@@ -76,6 +77,19 @@ async def test_those_that_cannot_be_sent_take_no_place_among_as_many_as_are_want
     assert await redrive(groups, "g", limit=2) == Redriven(sent=1, left=0, passed_over=1)
     again = await find_messages(groups, "%RETRY%g")
     assert sorted(message.body or b"" for message in again) == [b"0", b"1", b"2"]
+
+
+async def test_one_that_tells_nothing_keeps_no_other_from_being_told_and_sent(
+    leaders: list[Broker], admin: AdminClient, runtime: ClientRuntime
+) -> None:
+    await bury(leaders[0], runtime, 3)
+    groups = await Groups.registered(admin)
+    damaging = leaders[0].instead(second_damaged)
+    leaders[0].script(RequestCode.PULL_MESSAGE, damaging)
+    found = await find_messages(groups, "%DLQ%g")
+    assert sorted((message.offset, message.body) for message in found) == [(-1, None), (0, b"0"), (2, b"2")]
+    leaders[0].script(RequestCode.PULL_MESSAGE, damaging)
+    assert await redrive(groups, "g") == Redriven(sent=2, left=0, passed_over=1)
 
 
 async def test_a_name_that_is_too_long_to_send_again_keeps_no_dead_letters_from_being_told_and_deleted(

@@ -24,8 +24,9 @@ from broker.operations.topics import (
     topic_stats,
 )
 from broker.operations.waiting_messages import waiting_messages
+from broker.remoting.codes import RequestCode
 from tests.broker.client.cluster import NAME_SERVER, Broker
-from tests.broker.client.links import ClientRuntime
+from tests.broker.client.links import ClientRuntime, second_damaged
 
 
 async def test_a_topic_is_shown_altered_and_deleted(leaders: list[Broker], admin: AdminClient) -> None:
@@ -110,6 +111,16 @@ async def test_what_waits(leaders: list[Broker], admin: AdminClient, runtime: Cl
         await trio.sleep(120)
         found = await waiting_messages(await Groups.registered(admin))
         assert (found.by_level, found.timed, found.half) == ({}, 1, 0)
+
+
+async def test_one_that_tells_nothing_keeps_no_other_that_waits_from_being_told(
+    leaders: list[Broker], admin: AdminClient
+) -> None:
+    for number in range(3):
+        leaders[0].append("t", 0, b"%d" % number, b"DELAY\x015\x02")
+    leaders[0].script(RequestCode.PULL_MESSAGE, leaders[0].instead(second_damaged))
+    found = await waiting_messages(await Groups.registered(admin))
+    assert [one.message.body for one in found.delayed_messages] == [None, b"0", b"2"]
 
 
 async def test_settings_and_where_they_are_from(leaders: list[Broker], admin: AdminClient) -> None:
