@@ -191,7 +191,6 @@ class DelayService:
         except BatchUnderWayError:
             # No refusal of which to tell: it goes on as soon as the batch is over, whatever else waits for that.
             self._leadership.batches.when_over(self._run)
-            self._deadline.due_ns = now_ns + RETRY_NS
         except (ReplicaError, DiskFullError) as error:
             # The log takes no more now, or is not this node's to write any more: the other levels wait, too.
             tell_of_refusal(self._events, "delay levels", error, now_ns)

@@ -220,7 +220,6 @@ class TimerService:
             self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
         except BatchUnderWayError:
             self._leadership.batches.when_over(self._run)
-            self._deadline.due_ns = now_ns + RETRY_NS
         except (ReplicaError, DiskFullError) as error:
             tell_of_refusal(self._events, "timers", error, now_ns)
             self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS

@@ -147,7 +147,6 @@ class TransactionChecks:
                 self._check_slice()
             except BatchUnderWayError:
                 self._leadership.batches.when_over(self._run)
-                self._deadline.due_ns = now_ns + RETRY_NS
                 return
             except (ReplicaError, DiskFullError) as error:
                 tell_of_refusal(self._events, "transactions", error, now_ns)

@@ -336,7 +336,6 @@ class Decisions:
             self._append_operation(tuple(listed), CallbackWaiter(self._operations_written, ignore))
         except BatchUnderWayError:
             self._leadership.batches.when_over(self._write_operations)
-            self._operations.due_ns = self._time.now_ns + RETRY_NS
             return
         except (ReplicaError, DiskFullError) as error:
             log.info("operation messages wait", reason=str(error))

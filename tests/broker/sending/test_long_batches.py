@@ -13,6 +13,7 @@ from broker.remoting.command import RemotingCommand
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.replica import Replica
 from broker.sending.repeated_sends import RepeatedSends
+from broker.transactions.decisions import OPERATION_DELAY_NS
 from log.formats.batch import BatchItem, encode_batch
 from tests.broker.fields import pull_fields
 from tests.broker.harness import SMALL_STORE, Client, Group, Pulled
@@ -259,17 +260,33 @@ def test_a_topic_does_not_go_in_the_middle_of_a_batch(group: Group) -> None:
     assert client.send("T", b"anew").queue_offset == 0
 
 
-def test_delayed_messages_are_delivered_behind_a_batch(group: Group) -> None:
+@pytest.mark.parametrize("waits", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}])
+def test_what_is_due_is_delivered_right_behind_a_batch(group: Group, waits: dict[str, str]) -> None:
     leader = group.node(group.leader).replica
     client = group.connect()
-    client.send("T", b"delayed", properties={"DELAY": "1"})
+    client.send("T", b"waits", properties=waits)
     group.advance(0.9)
     batch = start_batch(client)
     until_in_the_log(group, leader, 1)
     group.now_ns += 200_000_000  # it is due while the batch is under way
-    assert stored(client.wait(batch)) == 0
-    group.advance(3)
-    assert bodies(group, COUNT + 1) == [*names("a"), b"delayed"]
+    now_ns = group.now_ns
+    group.settle()
+    assert stored(client.answers[batch]) == 0
+    assert bodies(group, COUNT + 1) == [*names("a"), b"waits"]
+    assert group.now_ns == now_ns
+
+
+def test_operations_of_transactions_are_written_right_behind_a_batch(group: Group) -> None:
+    leader = group.node(group.leader).replica
+    client, other = group.connect(), group.connect()
+    assert end(client, send_half(client, b"committed"), COMMIT) == ResponseCode.SUCCESS
+    assert state(group).operations_owed
+    batch = start_batch(other)
+    until_in_the_log(group, leader, 1)
+    group.now_ns += OPERATION_DELAY_NS  # it is due while the batch is under way
+    group.settle()
+    stored(other.answers[batch])
+    assert not state(group).operations_owed
 
 
 def batch_after_batch(group: Group, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> None:
