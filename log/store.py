@@ -48,9 +48,11 @@ from log.index.index_files import DIRECTORY as INDEX_DIRECTORY
 from log.index.index_files import IndexFiles
 from log.notes.checkpoint import (
     ABORT,
-    REBUILDING,
     Checkpoints,
     Notes,
+    are_put_aside,
+    put_aside,
+    put_back,
     read_notes,
     remove_other_notes,
 )
@@ -171,7 +173,7 @@ class Store:
         lock = disk.lock()
         try:
             _free_discarded(disk)
-            store, report = cls._open(disk, options, now_ms, lock, files_count=not disk.exists(REBUILDING))
+            store, report = cls._open(disk, options, now_ms, lock)
         except BaseException:
             lock.release()
             raise
@@ -180,14 +182,7 @@ class Store:
 
     @classmethod
     def _open(
-        cls,
-        disk: Disk,
-        options: StoreOptions,
-        now_ms: int,
-        lock: StoreLock,
-        *,
-        files_count: bool,
-        scans_all: bool = False,
+        cls, disk: Disk, options: StoreOptions, now_ms: int, lock: StoreLock, *, scans_all: bool = False
     ) -> tuple["Store", RecoveryReport]:
         damage: list[str] = []
         # The notes of the last checkpoint come first: they say how much of the log has to be looked through. Their
@@ -198,8 +193,7 @@ class Store:
         except DamagedStateError as error:
             damage.append(f"{error}; queues and index files are built again from the log")
             notes = None
-        is_open = disk.exists(ABORT) or disk.exists(REBUILDING)
-        clean_stop = notes is not None and not scans_all and not is_open
+        clean_stop = notes is not None and not scans_all and not disk.exists(ABORT)
         try:
             log, recovery = EntryLog.open(
                 disk,
@@ -212,7 +206,7 @@ class Store:
             if scans_all:
                 raise
             # An old entry is damaged, and nothing else tells its term. As below: the log ends there.
-            return cls._open(disk, options, now_ms, lock, files_count=files_count, scans_all=True)
+            return cls._open(disk, options, now_ms, lock, scans_all=True)
         if recovery.kind is not RecoveryKind.CLEAN:
             damage.append(f"{recovery.damaged_file} at byte {recovery.damaged_at}: {recovery.reason}")
         store = cls(disk, options, lock, log)
@@ -222,10 +216,10 @@ class Store:
             raise DamagedStateError(path, 0, "it is missing although the log has entries")
         store.snapshot.read()
         store.discard_incoming()  # the node stopped before it was taken
-        if not is_open:
+        if not disk.exists(ABORT):
             disk.write_durably(ABORT, b"open\n")
         try:
-            store._recover_derived(notes, clean_stop, files_count, now_ms, damage)
+            store._recover_derived(notes, clean_stop, now_ms, damage)
         except (DamagedLogError, QueueOrderError):
             if scans_all:
                 raise
@@ -235,7 +229,7 @@ class Store:
             store.log.close()
             store.queues.close()
             store.index.close()
-            return cls._open(disk, options, now_ms, lock, files_count=files_count, scans_all=True)
+            return cls._open(disk, options, now_ms, lock, scans_all=True)
         return store, RecoveryReport(
             log=recovery,
             clean_stop=clean_stop,
@@ -646,9 +640,7 @@ class Store:
 
     # ---- inside --------------------------------------------------------------------------------------
 
-    def _recover_derived(
-        self, notes: Notes | None, clean_stop: bool, files_count: bool, now_ms: int, damage: list[str]
-    ) -> None:
+    def _recover_derived(self, notes: Notes | None, clean_stop: bool, now_ms: int, damage: list[str]) -> None:
         """Makes queues and index files what they were at the checkpoint, and says in `damage` what had to be built
         again.
         """
@@ -662,8 +654,8 @@ class Store:
             bound,
             clean_stop=clean_stop and dispatched == noted,
             is_whole=dispatched == noted,
-            files_count=files_count,
-            before_removal=lambda: self._rename_abort(ABORT, REBUILDING),
+            files_count=not are_put_aside(self._disk, log.epoch),
+            before_removal=partial(put_aside, self._disk, log.epoch),
         )
         index_from = self.index.recover(None if notes is None else notes.index_files, clean_stop=clean_stop)
         if self.index.end_offset >= bound:
@@ -688,10 +680,10 @@ class Store:
             for queue in [queue for queue in self.queues if (queue.topic, queue.queue_id) not in known]:
                 self.queues.discard(queue)  # of a topic deleted since
             self._dispatcher.forget_topics()
-        if self._disk.exists(REBUILDING):
+        if are_put_aside(self._disk, log.epoch):
             # The notes tell of these queues still: by now of units that are on the disk again.
             self.queues.flush(queues)
-            self._rename_abort(REBUILDING, ABORT)
+            put_back(self._disk, log.epoch)
         if notes is not None:
             self.checkpoints.noted_index = max(log.first_index - 1, min(notes.end_index, log.last_index))
         self._dispatcher.built_index = dispatched
@@ -699,9 +691,3 @@ class Store:
             queue.is_built_before(bound)
         # Commands behind the snapshot must reach the state machine again.
         self.dispatched_index = max(log.first_index - 1, min(dispatched, self.snapshot.applied_index))
-
-    def _rename_abort(self, name: str, new_name: str) -> None:
-        """Says durably whether the notes tell of the files of queues that are there; needs no space on the disk."""
-        if self._disk.exists(name):
-            self._disk.rename(name, new_name)
-            self._disk.sync_directory(".")

@@ -2,10 +2,9 @@
 
 * `recovery-notes-<epoch>`, our own: how far log, queues and index files were on disk at one moment, with
   checksums. It alone is read at start. Damaged or missing, it costs time and nothing else: all is built
-  from the log.
+  from the log. Until queues that a start builds again are on the disk it has another name (`rebuilding_path`).
 * DLedger's `checkpoint` (endIndex, committedIndex) and RocketMQ's `checkpoint` (times), for their tools.
-* `abort` exists while a store is open; found at start it says that the last stop was not a clean one. Until queues
-  that a start builds again are on the disk it has another name (`REBUILDING`).
+* `abort` exists while a store is open; found at start it says that the last stop was not a clean one.
 
 A job flushes first and writes the notes last, so that they never promise more than the disk holds. Its
 `committed_index` bounds what is noted of the log: entries behind it may still be truncated. The data files of
@@ -39,10 +38,8 @@ from log.queues.consume_queues import ConsumeQueues, QueueNote, encode_queue_not
 NOTES = "recovery-notes-"
 """The name of the notes, which ends with the log's epoch: a checkpoint that is still being written when the log is
 replaced notes it in a file that nobody reads any more."""
+_REBUILDING = "-rebuilding"
 ABORT = "abort"
-REBUILDING = "abort-rebuilding"
-"""The name of `abort` while queues that are noted are built again: what a start after a crash finds of their files may
-be in part on the disk, and the notes do not tell so."""
 STORE_CHECKPOINT = "checkpoint"
 _STORE_CHECKPOINT_BYTES = 4096
 
@@ -85,19 +82,54 @@ def notes_path(epoch: int) -> str:
     return f"{NOTES}{epoch}"
 
 
+def rebuilding_path(epoch: int) -> str:
+    """Returns the name of the notes while queues that they tell of are built again.
+
+    What a start after a crash finds of these may be in part on the disk, so it builds again all queues that are noted.
+    An older release reads no file of this name, and builds all from the log.
+    """
+    return f"{notes_path(epoch)}{_REBUILDING}"
+
+
+def are_put_aside(disk: Disk, epoch: int) -> bool:
+    """True if the notes of an epoch tell nothing of the queues' files. Those that an older release has written since
+    count again."""
+    return disk.exists(rebuilding_path(epoch)) and not disk.exists(notes_path(epoch))
+
+
+def put_aside(disk: Disk, epoch: int) -> None:
+    """Has the notes of an epoch, if they do, tell nothing of the queues' files any more, durably.
+
+    Needs no space on the disk. Raises DiskError, FlushError.
+    """
+    _rename(disk, notes_path(epoch), rebuilding_path(epoch))
+
+
+def put_back(disk: Disk, epoch: int) -> None:
+    """Has notes that are put aside tell of the queues' files again, durably. Raises as `put_aside`."""
+    _rename(disk, rebuilding_path(epoch), notes_path(epoch))
+
+
+def _rename(disk: Disk, path: str, new_path: str) -> None:
+    if disk.exists(path):
+        disk.rename(path, new_path)
+        disk.sync_directory(".")
+
+
 def remove_other_notes(disk: Disk, epoch: int) -> None:
-    """Removes the notes of earlier epochs. Raises DiskError.
+    """Removes the notes of earlier epochs, and those of this one that were put aside. Raises DiskError.
 
     A worker may be writing such notes: what it has under another name until they are whole is left to it.
     """
     for name in disk.list("."):
-        if name.startswith(NOTES) and name.removeprefix(NOTES).isdigit() and name != notes_path(epoch):
+        number = name.removeprefix(NOTES).removesuffix(_REBUILDING)
+        if name.startswith(NOTES) and number.isdigit() and name != notes_path(epoch):
             disk.remove(name)
 
 
 def read_notes(disk: Disk, epoch: int) -> Notes | None:
-    """Returns the notes of an epoch, None if there are none. Raises DamagedStateError, DiskError."""
-    path = notes_path(epoch)
+    """Returns the notes of an epoch, put aside or not, None if there are none. Raises DamagedStateError, DiskError."""
+    path = rebuilding_path(epoch) if are_put_aside(disk, epoch) else notes_path(epoch)
     if not disk.exists(path):
         return None
     raw = disk.read(path)

@@ -230,7 +230,7 @@ class ConsumeQueue:
         any `physical_end`.
         """
         # The search is by bisection, and must meet no file that is missing.
-        self._starts = self._contiguous_starts()
+        self._keep_contiguous()
         first = self._starts[0] // UNIT_BYTES if self._starts else self.max_offset
         end = self._first(
             first,
@@ -325,9 +325,9 @@ class ConsumeQueue:
 
     # ---- recovery and checkpoints --------------------------------------------------------------------
 
-    def restore(self, min_offset: int, max_offset: int) -> bool:
+    def restore(self, min_offset: int, max_offset: int, before_removal: Callable[[], object]) -> bool:
         """Takes the extent noted by a checkpoint, before anything else is done with the queue; returns False if a file
-        was missing between others.
+        was missing between others. Those before it go then, and `before_removal` is called before that.
 
         Files that retention removed since are passed by: their records are gone from the log. Files outside of the
         extent go. Of those behind it a power failure may have left some and not those before, and dispatch makes them
@@ -337,16 +337,15 @@ class ConsumeQueue:
         last = (max_offset - 1) // self._file_units * self._file_units * UNIT_BYTES
         for start in [start for start in self._starts if not first <= start <= last]:
             self._remove_file(start)
-        present = len(self._starts)
-        self._starts = self._contiguous_starts()
+        is_without_hole = self._keep_contiguous(before_removal)
         held = self._starts[0] // UNIT_BYTES if self._starts else max_offset
         self.min_offset = min(max(min_offset, held), max_offset)
         self.max_offset = self.flushed_end = max_offset
-        return len(self._starts) == present
+        return is_without_hole
 
     def recover(self, physical_begin: int, physical_end: int) -> None:
         """Finds the extent from the files, keeping units of records in [physical_begin, physical_end)."""
-        self._starts = self._contiguous_starts()
+        self._keep_contiguous()
         if self._starts:
             self.min_offset = self._starts[0] // UNIT_BYTES
             self.max_offset = self._starts[-1] // UNIT_BYTES + self._file_units
@@ -538,18 +537,23 @@ class ConsumeQueue:
         mapped, at = self._place_of(offset)
         return UNIT.unpack(mapped.read(at, at + UNIT_BYTES))
 
-    def _contiguous_starts(self) -> list[int]:
-        """Returns the files that follow each other without a hole up to the last one; removes all others."""
+    def _keep_contiguous(self, before_removal: Callable[[], object] = lambda: None) -> bool:
+        """Keeps the files that follow each other without a hole up to the last one; returns False if there were others.
+
+        `before_removal` is called before these go.
+        """
         file_bytes = self._file_units * UNIT_BYTES
         starts = [start for start in self._starts if start % file_bytes == 0]
         keep = len(starts)
         while keep > 1 and starts[keep - 1] - starts[keep - 2] == file_bytes:
             keep -= 1
-        for start in self._starts:
-            if start % file_bytes or start < starts[keep - 1]:
-                self._pool.forget(self, start)
-                self._disk.remove(self._path(start))
-        return starts[keep - 1 :] if starts else []
+        kept = set(starts[keep - 1 :])
+        others = [start for start in self._starts if start not in kept]
+        if others:
+            before_removal()
+        for start in others:
+            self._remove_file(start)
+        return not others
 
     def _path(self, start: int) -> str:
         return f"{self._directory}/{file_name(start)}"

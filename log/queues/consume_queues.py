@@ -159,7 +159,7 @@ class ConsumeQueues:
         """Opens all queues. The records that are known to be dispatched end at `physical_end`; with `is_whole` these
         are all that the notes tell of. Without `files_count` the notes are not about the files that are there.
 
-        `before_removal` is called before the files of a queue that the notes tell of go, to be made again.
+        `before_removal` is called, maybe several times, before files go that the notes tell of.
         Returns the queues that must be built again from the log's beginning; they are empty now. Without
         notes these are all (the list names those that have files). Raises DiskError.
         """
@@ -182,10 +182,10 @@ class ConsumeQueues:
         rebuild: list[tuple[str, int]] = []
 
         def build_again(queue: ConsumeQueue, note: QueueNote) -> None:
-            if not rebuild:
-                before_removal()
+            before_removal()
             queue.remove()
-            queue.start_at(note.max_offset)  # should the log hold none of its records
+            # Should the log hold none of its records: retention has deleted them, or they were lost with the log's end.
+            queue.start_at(note.max_offset if is_whole else note.min_offset)
             rebuild.append((note.topic, note.queue_id))
 
         for note in notes:
@@ -199,7 +199,7 @@ class ConsumeQueues:
             else:
                 # Retention removes the first files. One that is missing behind others was lost, and its records are in
                 # the log unless all before what is left are gone.
-                is_without_hole = queue.restore(note.min_offset, note.max_offset)
+                is_without_hole = queue.restore(note.min_offset, note.max_offset, before_removal)
                 if not is_without_hole and queue.begins_in(physical_begin):
                     build_again(queue, note)
                     continue

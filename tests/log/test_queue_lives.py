@@ -6,12 +6,15 @@ start goes through records of earlier lives of a queue, whose deletion it has ye
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from log.dispatching.dispatch import Dispatcher
+from log.dispatching.dispatch import Dispatch, Dispatcher
 from log.entries.entry_reads import record_at
-from log.errors import FlushError
+from log.errors import DamagedLogError, FlushError
 from log.formats.own_topics import INTERNAL_TOPIC
+from log.notes.checkpoint import ABORT, notes_path, rebuilding_path
 from log.notes.snapshot import Snapshot
 from log.queues.consume_queue import UNIT_BYTES
 from log.queues.consume_queues import ConsumeQueues
@@ -122,17 +125,23 @@ def test_a_file_that_is_missing_between_others_is_made_again(clean: bool) -> Non
     assert _bodies(store) == before
 
 
+def _without_a_file() -> tuple[MemoryDisk, list[str], list[bytes]]:
+    """Returns the disk of a queue that lacks its second file, the files that it had, and its records."""
+    disk, _, before = _checkpointed_over_files(29)
+    disk = disk.kill()
+    files = sorted(path for path in disk.files if path.startswith("consumequeue/T/0/"))
+    disk.remove(files[1])
+    disk.sync_directory("consumequeue/T/0")
+    return disk, files, before
+
+
 @pytest.mark.parametrize("fails", ["behind the start", "before the flush", "in the middle"])
 @pytest.mark.parametrize("kept", range(4))
 def test_power_fails_where_a_start_has_built_a_queue_again(
     monkeypatch: pytest.MonkeyPatch, fails: str, kept: int
 ) -> None:
     """The notes tell of the queue still, and of the files that it has now any may be on the disk, and any not."""
-    disk, _, before = _checkpointed_over_files(29)
-    disk = disk.kill()
-    files = sorted(path for path in disk.files if path.startswith("consumequeue/T/0/"))
-    disk.remove(files[1])
-    disk.sync_directory("consumequeue/T/0")
+    disk, files, before = _without_a_file()
 
     def lost(*_: object) -> None:
         raise FlushError("consumequeue/T/0", "flush", "power is lost")
@@ -158,12 +167,87 @@ def test_power_fails_where_a_start_has_built_a_queue_again(
     assert _bodies(store) == before
 
 
+def test_files_before_a_missing_one_go_when_the_notes_do_not_tell_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk, _, before = _without_a_file()
+
+    def lost(*_: object) -> None:
+        raise FlushError(".", "flush", "power is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryDisk, "rename", lost)
+        with pytest.raises(FlushError):
+            open_store(disk)
+    store, _ = open_store(disk.kill())
+    assert _bodies(store) == before
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_what_a_start_built_before_it_met_damage_is_built_again(
+    monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """It begins once more then, with a scan of all files; what it has built is in the page cache alone."""
+    disk, files, before = _without_a_file()
+    run, is_met = Dispatcher.run, False
+
+    def run_once(self: Dispatcher, *arguments: Any, **options: Any) -> Dispatch:
+        nonlocal is_met
+        dispatch = run(self, *arguments, **options)
+        if not is_met:
+            is_met = True
+            disk.sync_directory("consumequeue/T")  # nobody asked: the files that it removed do not come back
+            raise DamagedLogError("data", 0, "no entry begins here")
+        return dispatch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Dispatcher, "run", run_once)
+        store, _ = open_store(disk)
+    assert is_met
+    assert _bodies(store) == before
+    store, _ = open_store(disk.crash(lambda path, page: path != files[lost]))
+    assert _bodies(store) == before
+
+
+def test_an_older_release_finds_no_notes_while_queues_are_built_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It builds all from the log, and notes that in a file which counts for later starts."""
+    disk, _, before = _without_a_file()
+
+    def lost(*_: object, **__: object) -> None:
+        raise FlushError("consumequeue/T/0", "flush", "power is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Dispatcher, "run", lost)
+        with pytest.raises(FlushError):
+            open_store(disk)
+    disk = disk.kill()
+    assert disk.exists(ABORT)
+    assert not disk.exists(notes_path(0))
+    put_aside = disk.files.pop(rebuilding_path(0))  # an older release does not know it
+    store, report = open_store(disk)
+    assert not report.clean_stop
+    _apply(store, store.log.last_index)
+    assert _bodies(store) == before
+    writer = Writer(store)
+    writer.send("T", body=b"one more")
+    _apply(store, store.log.last_index)
+    more = _bodies(store)
+    store.close(store.log.last_index)
+    disk.files[rebuilding_path(0)] = put_aside
+    store, report = open_store(disk)
+    assert report.clean_stop
+    assert not report.damage
+    assert _bodies(store) == more
+
+
 def test_files_that_retention_removed_and_power_brought_back_are_no_hole() -> None:
     disk = MemoryDisk()
     _, queue = queue_of(disk, 29)
     disk.remove(f"{queue.directory}/{8 * UNIT_BYTES:020d}")
     again = ConsumeQueues(disk, TINY).make(queue.topic, queue.queue_id)
-    assert again.restore(17, 29)
+    assert again.restore(17, 29, lambda: pytest.fail("nothing noted goes"))
     assert (again.min_offset, again.max_offset) == (17, 29)
     assert disk.list(queue.directory) == [f"{first * UNIT_BYTES:020d}" for first in (16, 24)]
 

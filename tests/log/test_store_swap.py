@@ -198,6 +198,7 @@ def test_a_checkpoint_that_is_being_written_is_left_to_its_worker(tmp_path: Path
     store.dispatch(15, NOW)
     checkpoint(store, 15)
     (tmp_path / "store/recovery-notes-0.tmp").touch()
+    (tmp_path / "store/recovery-notes-0-rebuilding").touch()  # left behind by an older release
     replace(store)
     left = {path.name for path in (tmp_path / "store").glob("recovery-notes-*")}
     assert left == {"recovery-notes-1", "recovery-notes-0.tmp"}
