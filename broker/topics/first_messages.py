@@ -7,7 +7,7 @@ behind these, so that messages of one client are stored in the order in which it
 """
 
 from broker.node.listeners import Listeners
-from broker.node.ports import Proposals, Requests
+from broker.node.ports import Appends, Requests
 from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import Permission, ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -46,7 +46,7 @@ class NewTopics:
 
     def __init__(
         self,
-        leadership: Proposals,
+        leadership: Appends,
         requests: Requests,
         creations: Creations,
         settings: LiveSettings,
@@ -148,14 +148,17 @@ class NewTopics:
             connection, command = self.leaving.take()
             self._left -= work_of(command)
             self._handle(connection, command)
-        self._leave_at.due_ns = self._time.now_ns if self.leaving else NEVER
+        # Those that a batch keeps waiting go on when it is over, whatever else waits for that (`_may_handle`).
+        self._leave_at.due_ns = self._time.now_ns if self.leaving and self._left <= 0 else NEVER
 
     def _may_handle(self) -> bool:
-        """Tells whether sends may be handled anew now. If a leader is wanted that takes them, hands them all on."""
+        """Tells whether sends may be handled anew now. If a leader is wanted that takes them, hands them all on; if a
+        batch is under way, some are handled when it is over."""
         try:
             self._leadership.check_may_append()
         except BatchUnderWayError:
             # Kept behind the batch they would come anew when others of their client are still here.
+            self._leadership.batches.when_over(self._begin_turn)
             return False
         except NotServingError:
             self._hand_on()

@@ -334,6 +334,20 @@ def test_transactions_are_looked_at_between_batches_that_follow_each_other() -> 
     assert state(group).operations_owed == {}, "that of the commit is written"
 
 
+def test_first_messages_are_stored_between_batches_that_follow_each_other() -> None:
+    """Their topic comes to be while a batch is under way. Batches from their own address would go behind them."""
+    group = Group.elected(1, options=OPTIONS)
+    group.connect().create_topic("T", 2)
+    client = group.connect(host="10.0.0.1")
+    opaques: list[int] = []
+
+    def first_messages() -> None:
+        opaques.extend(client.start_send("New", b"x", 0) for _ in range(250))
+
+    batch_after_batch(group, 1, first_messages)
+    assert [stored(client.answers[opaque]) for opaque in opaques] == [*range(250)]
+
+
 @pytest.mark.parametrize("count", [None, COUNT])
 def test_repeated_sends_are_stored_between_batches_that_follow_each_other(count: int | None) -> None:
     """They are looked for while a batch is under way, and that of others goes on meanwhile."""
