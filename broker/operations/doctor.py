@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from broker.client.admin import AdminClient
+from broker.client.transport.routes import ordered_counts
 from broker.operations.examination import Examination, ExaminedNode, examine
 from broker.remoting.addresses import split_address
 from broker.remoting.node_status import NodeStatus, loss_in_words
@@ -138,9 +139,8 @@ def _gone(examination: Examination, known: set[str]) -> _Findings:
     ordered: dict[str, set[str]] = {}
     for server in examination.name_servers:
         for topic, groups in server.ordered.items():
-            for item in groups.split(";"):
-                name, separator, _ = item.rpartition(":")
-                if separator and name not in known and name not in examination.expected:
+            for name, count in ordered_counts(groups):
+                if count > 0 and name not in known and name not in examination.expected:
                     ordered.setdefault(name, set()).add(topic)
     for name, topics in sorted(ordered.items()):
         told = ", ".join(sorted(topics))

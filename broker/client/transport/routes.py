@@ -141,15 +141,23 @@ def parse_route(topic: str, body: bytes | memoryview) -> TopicRoute:
 
 
 def _ordered_queues(topic: str, conf: str, brokers: Mapping[str, Mapping[int, str]]) -> list[MessageQueue]:
-    """Return the queues of an ordered topic, written ``broker:count;broker:count``, whatever the groups themselves
-    say."""
-    queues: list[MessageQueue] = []
-    for item in conf.split(";"):
-        name, separator, count = item.rpartition(":")
-        # As few digits as numbers have that brokers permit: a longer one would take all memory.
-        if separator and re.fullmatch("[0-9]{1,5}", count) and brokers.get(name):
-            queues += [MessageQueue(topic, name, number) for number in range(int(count))]
-    return queues
+    """Return the queues of an ordered topic, whatever the groups themselves say."""
+    return [
+        MessageQueue(topic, name, number)
+        for name, count in ordered_counts(conf)
+        if brokers.get(name)
+        for number in range(count)
+    ]
+
+
+def ordered_counts(conf: str) -> list[tuple[str, int]]:
+    """Return the broker groups of an ordered topic, written ``broker:count;broker:count``, and the queues of each.
+
+    What is written in another way is left out.
+    """
+    found = (item.rpartition(":") for item in conf.split(";"))
+    # As few digits as numbers have that brokers permit: a longer one would take all memory.
+    return [(name, int(count)) for name, _, count in found if name and re.fullmatch("[0-9]{1,5}", count)]
 
 
 def parse_name_servers(addresses: str | Sequence[str]) -> list[str]:

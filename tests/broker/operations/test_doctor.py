@@ -180,7 +180,11 @@ async def test_name_servers_that_are_silent_or_know_less(healthy: Examination) -
 async def test_a_broker_group_that_is_gone_as_a_whole(admin: AdminClient) -> None:
     """Name servers forget it, so that somebody has to say that it should be there: who asks, or an ordered topic."""
     assert (await diagnose(admin, ["a", "b"])).is_healthy
-    fields = {"namespace": "ORDER_TOPIC_CONFIG", "key": "t", "value": "a:2;gone:2;;no count;lost:"}
+    fields = {
+        "namespace": "ORDER_TOPIC_CONFIG",
+        "key": "t",
+        "value": "a:2;gone:2;;no count;lost:1;empty:0;unsaid:",
+    }
     assert (await admin.call(NAME_SERVER, RequestCode.PUT_KV_CONFIG, fields)).code == 0
     diagnosis = await diagnose(admin)
     assert found(diagnosis, "fault") == [("name servers", "gone"), ("name servers", "lost")]
