@@ -13,12 +13,9 @@ import trio
 
 from broker.client.admin import AdminClient
 from broker.client.errors import ClientError
-from broker.client.transport.core import broker_error
+from broker.operations.asking import as_json, body_at
 from broker.remoting.bodies import KeyValueTable
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import RemotingCommand
-from broker.remoting.errors import RemotingError
-from broker.remoting.json_body import decode_body
 from broker.remoting.node_status import KnownLeader, NodeStatus, decode_node_status
 
 PATIENCE_S = 1.5
@@ -150,21 +147,15 @@ class Observer:
         answer.error = f"no answer within {PATIENCE_S:g} s"
         with trio.move_on_after(PATIENCE_S):
             try:
-                status = decode_node_status(await self._body(answer.address, RequestCode.TRIVET_NODE_STATUS))
-                body = await self._body(answer.address, RequestCode.GET_BROKER_RUNTIME_INFO)
-                answer.table = decode_body(body, KeyValueTable).table
+                status = await body_at(
+                    self._admin, answer.address, RequestCode.TRIVET_NODE_STATUS, decode_node_status
+                )
+                code, decode = RequestCode.GET_BROKER_RUNTIME_INFO, as_json(KeyValueTable)
+                answer.table = (await body_at(self._admin, answer.address, code, decode)).table
                 answer.status, answer.error = status, None
             except ClientError as error:
                 answer.error = str(error)
                 answer.refused = getattr(error, "code", None) == ResponseCode.NO_PERMISSION
-            except (msgspec.DecodeError, RemotingError) as error:
-                answer.error = f"unreadable answer: {error}"
-
-    async def _body(self, address: str, code: int) -> bytes | memoryview:
-        response: RemotingCommand = await self._admin.call(address, code)
-        if response.code != ResponseCode.SUCCESS:
-            raise broker_error(response, address)
-        return response.body
 
     def _group(self, cluster: str, name: str, answers: list[_Answer]) -> GroupView:
         known = [answer.status for answer in answers if answer.status is not None]

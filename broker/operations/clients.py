@@ -36,9 +36,10 @@ async def connected_clients(groups: Groups) -> list[ConnectedClient]:
     producers = await groups.ask(lambda name: _producers(groups, name))
     for clients in (*consumers.values(), *producers.values()):
         for client in clients:
-            first = found.setdefault((client.role, client.group, client.client_id), client)
+            key = client.role, client.group, client.client_id
+            first = found.setdefault(key, client)
             brokers = tuple(sorted({*first.brokers, *client.brokers}))
-            found[client.role, client.group, client.client_id] = replace(first, brokers=brokers)
+            found[key] = replace(first, brokers=brokers)
     return [client for _, client in sorted(found.items())]
 
 

@@ -76,8 +76,11 @@ class WriteQueue:
             f"{self.handed_bytes} + {self._backlog_bytes} bytes of {self.queued_bytes}"
         )
         self._tell_of_room()
+        if not self._backlog_bytes:
+            self._backlog = []
+            return
         self._backlog = drop_bytes(self._backlog, sent)
-        if self._backlog and self._wake is not None:
+        if self._wake is not None:
             self._wake_up(self._wake)
 
     async def run(self) -> None:

@@ -21,7 +21,8 @@ def message_fields(message: StoredMessage) -> dict[str, object]:
     """Return a message as ``--json`` prints it, the names as those of ``trivet consume --json``: those of its fields
     here, but for the body."""
     fields = dataclasses.asdict(message) | {"keys": list(message.keys)}
-    return fields | body_fields(fields.pop("body"), fields.pop("damage"))
+    del fields["body"], fields["damage"]
+    return fields | body_fields(message.body, message.damage)
 
 
 def body_fields(body: bytes | None, damage: str | None) -> dict[str, object]:

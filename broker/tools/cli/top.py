@@ -58,9 +58,8 @@ async def top(
                 except ClientError as error:
                     if live is None:
                         raise
-                    live.update(
-                        visible(f"{error}"), refresh=True
-                    )  # an election, or worse: the next look tells
+                    # An election, or worse: the next look tells.
+                    live.update(visible(f"{error}"), refresh=True)
                     continue
                 figures, before, looks = between(before, after), after, looks + 1
                 if live is not None:
