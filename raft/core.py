@@ -62,6 +62,7 @@ from raft.recovery import Recovery
 from raft.recovery_loss import Loss
 from raft.state import InitialState, NodeState, RandomSource
 from raft.status import PeerStatus, Status
+from raft.succession import Transfer
 from raft.terms import LogTerms
 
 _RECOVERY_MESSAGES = (RecoveryRequest, RecoveryResponse)
@@ -156,6 +157,11 @@ class Raft:
         return 0 if self._leader is None else self._leader.round
 
     @property
+    def transfer(self) -> Transfer | None:
+        """The hand-over of this leader that is under way; to look at only."""
+        return None if self._leader is None else self._leader.succession.transfer
+
+    @property
     def transferee(self) -> str | None:
         """The voter that this leader hands over to; nothing may be proposed meanwhile."""
         return None if self._leader is None else self._leader.succession.target
@@ -163,7 +169,7 @@ class Raft:
     @property
     def transfer_deadline(self) -> int | None:
         """The time at which this leader gives up to hand over, and takes proposals again."""
-        transfer = None if self._leader is None else self._leader.succession.transfer
+        transfer = self.transfer
         return None if transfer is None else transfer.deadline
 
     @property

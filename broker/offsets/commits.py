@@ -141,8 +141,12 @@ class OffsetCommits:
 
         return end
 
+    def is_deleting(self, group: str, topic: str) -> bool:
+        """Tells whether the deletion of that consumer group, or of that topic, is under way."""
+        return any(concerns(group, topic) for concerns in self._deletions)
+
     def _check_not_deleted(self, group: str, topic: str) -> None:
-        if any(concerns(group, topic) for concerns in self._deletions):
+        if self.is_deleting(group, topic):
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
                 f"topic [{topic}] or consumer group [{group}] is being deleted: ask again",

@@ -11,7 +11,7 @@ here is taken from a promise that was made and did not arrive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +21,7 @@ from raft.messages import AppendResponse, Message, RecoveryRequest, SnapshotResp
 from raft.recovery_loss import Loss
 from simulation.journal import Violation
 from simulation.judges.group_model import GroupModel
+from simulation.judges.votes import Votes, are_enough, told
 from simulation.scheduler import MILLISECOND
 
 VOTED_FOR: Final = "a leader has the votes of its term"
@@ -98,10 +99,7 @@ class Beliefs:
         self._now_ns = now_ns
         self.rafts: dict[str, Raft] = {}
         """The Raft state of each process that runs, by its node."""
-        self._votes: dict[tuple[int, str], dict[str, bool]] = {}
-        """(term, candidate) -> the voters whose votes it has heard, and whether as votes that count only if all do."""
-        self._named: dict[tuple[int, str], dict[str, tuple[str, ...]]] = {}
-        """(term, candidate) -> who must agree, too, as these voters have told it last."""
+        self._votes = Votes()
         self._leaderships: dict[str, _Leadership] = {}
         self._whole: dict[str, None] = {}
         """Nodes that have, or once had, all that they promised with the disk that they have."""
@@ -141,11 +139,7 @@ class Beliefs:
                     self._check_commit(message.target, leadership)
                     leadership.answered(message, self._now_ns(), self._log_end(message.target))
             case VoteResponse(granted=True, pre_vote=False):
-                votes = self._votes.setdefault((message.request_term, message.target), {})
-                # A vote that was given once without that condition stays one.
-                votes[message.source] = votes.get(message.source, True) and message.recovering
-                named = self._named.setdefault((message.request_term, message.target), {})
-                named[message.source] = message.lost_voters
+                self._votes.heard(message)
             case RecoveryRequest():
                 leadership = self._leaderships.get(message.target)
                 if leadership is not None:
@@ -160,16 +154,10 @@ class Beliefs:
         """
         raft = self.rafts[name]
         voters = raft.configuration.voters
-        votes = {**self._votes.get((term, name), {}), name: raft.recovering is not None}
-        named = {**self._named.get((term, name), {}), name: raft.lost_voters}
-        if not are_enough(voters, votes, named):
-            granted = [voter for voter in voters if voter in votes]
-            plain = [voter for voter in granted if not votes[voter]]
+        votes = self._votes.with_its_own(term, name, raft)
+        if not are_enough(voters, votes):
             raise Violation(
-                VOTED_FOR,
-                name,
-                f"leads term {term} of {' '.join(voters)}; {' '.join(granted)} voted for it, of these "
-                f"{' '.join(plain) or 'nobody'} with all that they had promised; named are {named}",
+                VOTED_FOR, name, f"leads term {term} of {' '.join(voters)}; {told(voters, votes)}"
             )
         leadership = _Leadership(term, voters, raft.configuration.members, commit_index=raft.commit_index)
         self._leaderships[name] = leadership
@@ -223,7 +211,7 @@ class Beliefs:
 
         Raises Violation.
         """
-        heard = self._votes.get((raft.term, name), {})
+        heard = self._votes.of(raft.term, name)
         for voter in raft.counted_votes:
             if voter != name and voter not in heard:
                 raise Violation(
@@ -399,8 +387,8 @@ class Beliefs:
         """
         if not raft.counted_votes or self._holds(raft, self._model.committed_before(raft.term)):
             return []
-        heard = self._votes.get((raft.term, name), {})
-        return [voter for voter in raft.counted_votes if heard.get(voter) is False]
+        heard = self._votes.of(raft.term, name)
+        return [voter for voter in raft.counted_votes if voter in heard and not heard[voter].is_conditional]
 
     def _would_elect(self, voter: str, standing: tuple[int, int]) -> bool:
         raft = self.rafts.get(voter)
@@ -425,19 +413,6 @@ class Beliefs:
 def counts_for_commits(raft: Raft, voters: int) -> bool:
     """True unless the node has lost its votes, and is one of more than two voters (raft/recovery.py, An empty disk)."""
     return voters <= 2 or raft.recovering not in (Loss.VOTE, Loss.ALL)
-
-
-def are_enough(
-    voters: Sequence[str], granted: Mapping[str, bool], named: Mapping[str, Sequence[str]]
-) -> bool:
-    """True if these votes, of each the voter and whether it counts only if all agree, are a majority's or all voters'.
-
-    All are also those whom such a voter has `named` (raft/recovery.py, Unanimity).
-    """
-    if 2 * sum(not granted.get(voter, True) for voter in voters) > len(voters):
-        return True
-    others = [other for voter in voters if granted.get(voter) for other in named.get(voter, ())]
-    return all(voter in granted for voter in (*voters, *others))
 
 
 def _own_index(raft: Raft) -> int:

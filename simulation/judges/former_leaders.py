@@ -134,5 +134,5 @@ def _held(value: Any) -> object:
     if isinstance(value, SharedPlaces):
         return value.taken
     if isinstance(value, Budget):
-        return len(value._taken)
+        return value.places.taken
     return type(value)

@@ -16,6 +16,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import SendHeader
 from broker.requests.connection import Connection
+from broker.sending.repeated_sends import RepeatedSends
 from broker.sending.send_processor import SendProcessor
 from broker.transactions.checks import TransactionChecks
 from log.formats.record import Record
@@ -44,8 +45,7 @@ def watch_what_is_in_hand(name: str, node: Node) -> None:
     def stages(group: str, topic: str, queue_id: int, offset: int) -> None:
         stage(group, topic, queue_id, offset)
         # Behind the call: only then it shows whether the report was taken, or rightly left out.
-        goes = any(concerns(group, topic) for concerns in commits._deletions)
-        if goes and (group, topic, queue_id) in commits._staged:
+        if commits.is_deleting(group, topic) and (group, topic, queue_id) in commits._staged:
             raise Violation(OF_ITS_TIME, name, f"{offset} of {group} in {topic}/{queue_id}, while that goes")
 
     _watch_sends(name, node)
@@ -60,6 +60,7 @@ def _watch_sends(name: str, node: Node) -> None:
     """
     sends, replica = getattr(node._routes[RequestCode.SEND_MESSAGE][0], "__self__", None), node.replica
     assert isinstance(sends, SendProcessor), "it has the route"
+    once = part_of(node, RepeatedSends)
     append, append_batch = sends._append, sends._batches.append
     term, begin = -1, 0
 
@@ -69,8 +70,11 @@ def _watch_sends(name: str, node: Node) -> None:
             term, begin = replica.term, replica.store.log.end_position
 
     def check(command: RemotingCommand, header: SendHeader) -> None:
-        is_decided = command is sends._once._decided
-        if header.once is not None and not is_decided and (header.again or header.once <= begin):
+        if (
+            header.once is not None
+            and not once.is_decided(command)
+            and (header.again or header.once <= begin)
+        ):
             attempt = "a repeated attempt" if header.again else "a first attempt"
             raise Violation(
                 LOOKED_FOR,

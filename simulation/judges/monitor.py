@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from broker.assembly import raft_options_of
 from broker.node.node import Node
 from broker.peers.protocol import RaftFrame
+from broker.replica.inner_limits import InnerLimits
 from broker.replica.replica import Replica
 from broker.trace import TraceHeader, TraceWriter
 from broker.trace.format import APPEND, COMMIT, RESET, ROLE, TRUNCATE
@@ -206,7 +208,8 @@ class Monitor:
         watch_what_is_in_hand(host.name, node)
         watch_subscribed_pulls(host.name, node, self.model)
         self._watch_words(host.name, replica)
-        watch_patience(host.name, replica.raft)
+        options = raft_options_of(host.settings, InnerLimits())
+        watch_patience(host.name, replica.raft, options.election_timeout_min_ns)
         node.listeners.role_changes.append(look_at_clock)
         if replica.raft.commit_index > self.model.last_index:
             raise Violation("recovery", host.name, f"starts with commit index {replica.raft.commit_index}")

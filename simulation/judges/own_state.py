@@ -265,8 +265,7 @@ def _check_preferred(name: str, seen: _Seen, raft: Raft) -> None:
     """Checks that a leader hands over to a node that it prefers only if that has told it that it could lead: it has
     lost nothing, and has room on its disk. Else it hands over again and again. Raises Violation.
     """
-    assert raft._leader is not None, "who hands over leads"
-    transfer = raft._leader.succession.transfer
+    transfer = raft.transfer
     if transfer is seen.transfer or transfer is None:
         return
     seen.transfer = transfer

@@ -24,7 +24,7 @@ from raft.messages import (
 )
 from raft.recovery_loss import Loss
 from simulation.journal import Violation
-from simulation.judges.beliefs import are_enough
+from simulation.judges.votes import Votes, are_enough, told
 from simulation.scheduler import SECOND
 
 STALE: Final = "what is of an earlier term changes nothing"
@@ -51,10 +51,7 @@ class Steps:
         """The loss that the message's target had (`Raft.recovering`) before it took the message."""
         self._vote: tuple[str | None, int, tuple[int, int]] = (None, 0, (0, 0))
         """The vote of its target, its term, and the end of its log, before a request for a vote."""
-        self._promises: dict[tuple[int, str], dict[str, bool]] = {}
-        """(term, node) -> who has told it to vote for it there, and whether that counts only if all do."""
-        self._named: dict[tuple[int, str], dict[str, tuple[str, ...]]] = {}
-        """(term, node) -> who must promise, too, as these have told it last."""
+        self._promises = Votes()
         self._called: set[tuple[int, str]] = set()
         """(term, node): the leader of the term has asked the node to stand for election."""
 
@@ -80,10 +77,7 @@ class Steps:
         if message.term <= raft.term and message.request_term != asked:
             self._kept = STALE, _state_of(raft)
         if message.pre_vote and message.granted:
-            promises = self._promises.setdefault((message.request_term, message.target), {})
-            promises[message.source] = promises.get(message.source, True) and message.recovering
-            named = self._named.setdefault((message.request_term, message.target), {})
-            named[message.source] = message.lost_voters
+            self._promises.heard(message)
 
     def _hears_request(self, message: VoteRequest, raft: Raft) -> None:
         if message.pre_vote:
@@ -144,21 +138,15 @@ class Steps:
             raise Violation(STANDS, name, f"stands in term {term}; {' '.join(voters)} are its group's voters")
         if (term - 1, name) in self._called:
             return  # a leader that hands over has seen to it that its heir may win (3.10)
-        promises = {**self._promises.get((term, name), {}), name: raft.recovering is not None}
-        named = {**self._named.get((term, name), {}), name: raft.lost_voters}
-        if not are_enough(voters, promises, named):
-            promised = [voter for voter in voters if voter in promises]
-            raise Violation(
-                PROMISED,
-                name,
-                f"stands in term {term}; of {' '.join(voters)} {' '.join(promised)} would vote for it, as it has "
-                f"heard; named are {named}",
-            )
+        promises = self._promises.with_its_own(term, name, raft)
+        if not are_enough(voters, promises):
+            detail = f"stands in term {term} of {' '.join(voters)}; as it has heard, {told(voters, promises)}"
+            raise Violation(PROMISED, name, detail)
 
 
-def watch_patience(name: str, raft: Raft) -> None:
+def watch_patience(name: str, raft: Raft, election_timeout_min_ns: int) -> None:
     """Looks at what a node's new process makes of what its leader says, be it refused: it waits for an election timeout
-    from then on (5.2). From then on `step` raises Violation.
+    from then on (5.2), as its settings have it. From then on `step` raises Violation.
     """
     step = raft.step
 
@@ -168,12 +156,7 @@ def watch_patience(name: str, raft: Raft) -> None:
             return
         # While it recovers that is the time of its next question, and of a learner there is none.
         deadline = None if raft.recovering is not None else raft.deadline()
-        is_of_term = message.term == raft.term
-        if (
-            is_of_term
-            and deadline is not None
-            and deadline < now + raft._state.options.election_timeout_min_ns
-        ):
+        if message.term == raft.term and deadline is not None and deadline < now + election_timeout_min_ns:
             raise Violation(
                 PATIENT,
                 name,

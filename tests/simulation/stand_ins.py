@@ -15,7 +15,9 @@ from broker.remoting.codes import RequestCode
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.read_barriers import ReadBarriers
 from broker.sending.batches import Batches
+from broker.sending.repeated_sends import RepeatedSends
 from broker.sending.send_processor import SendProcessor
+from broker.settings.tables import Settings
 from broker.state.metadata import Metadata
 from broker.transactions.checks import TransactionChecks
 from log.entries.entry_log import EntryLog
@@ -55,7 +57,7 @@ class RaftState:
         """The voters before those of `configuration`, if there were others."""
         self.peers: dict[str, Any] = {}
         self.transferee: str | None = None
-        self._leader: Any = None
+        self.transfer: Any = None
         self.log: EntryLog | None = None
         """Where a test has given it one, `log_terms` are those of what is in it."""
         self._log_terms = LogTerms(0, -1, ())
@@ -155,6 +157,7 @@ def node(**said: Any) -> Any:
     parts = [
         OffsetCommits.__new__(OffsetCommits),
         TransactionChecks.__new__(TransactionChecks),
+        RepeatedSends.__new__(RepeatedSends),
         said.get("pulls") or pulls(),
     ]
     deaf = [MethodType(lambda *_: None, part) for part in parts]
@@ -196,6 +199,7 @@ def host(name: str = "n0", **said: Any) -> Any:
         "incarnation": 1,
         "process": None,
         "disk": disk(),
+        "settings": Settings(),
         "options": StoreOptions(),
         "limits": InnerLimits(),
         "disk_slowed": None,

@@ -8,9 +8,11 @@ import pytest
 
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
+from broker.sending.repeated_sends import RepeatedSends
 from raft.effects import Role
 from simulation.journal import Violation
 from simulation.judges.in_hand import LOOKED_FOR, watch_what_is_in_hand
+from simulation.judges.waits import part_of
 from tests.simulation import stand_ins
 
 _BEGIN = 1000
@@ -25,7 +27,7 @@ class Leader:
         self.node = stand_ins.node(replica=stand_ins.replica(raft=self.raft, store=stand_ins.store(log=log)))
         self.sends: Any = self.node._routes[RequestCode.SEND_MESSAGE][0].__self__
         self.stored: list[int | None] = []
-        self.sends._once = stand_ins.stand_in(_decided=None)
+        self.once = part_of(self.node, RepeatedSends)
         self.sends._append = self.sends._batches.append = lambda *given: self.stored.append(given[2].once)
         watch_what_is_in_hand("n0", self.node)
         self.leads(2, _BEGIN)
@@ -39,7 +41,7 @@ class Leader:
         self, floor: int | None, *, again: bool = False, decided: bool = False, batch: bool = False
     ) -> None:
         command = RemotingCommand(RequestCode.SEND_MESSAGE)
-        self.sends._once._decided = command if decided else None
+        self.once._decided = command if decided else None
         store = self.sends._batches.append if batch else self.sends._append
         store(None, command, stand_ins.stand_in(once=floor, again=again))
 

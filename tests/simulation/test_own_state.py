@@ -241,8 +241,7 @@ def test_a_preferred_leader_could_lead_at_once(group: Group, lacks: str, said: s
         told = {"recovering": False, "lacks_room": False} | what_is_wrong
         leader.peers = {"n1": stand_ins.peer("n1", **told)}
         leader.transferee = "n1"
-        transfer = Transfer("n1", 0, reason)
-        leader._leader = stand_ins.stand_in(succession=stand_ins.stand_in(transfer=transfer))
+        leader.transfer = Transfer("n1", 0, reason)
         group.looks_at(leader)
 
     hands_over(Reason.PREFERRED)

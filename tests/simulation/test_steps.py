@@ -198,8 +198,8 @@ def test_who_hears_its_leader_waits_for_an_election_timeout(
     changes: dict[str, Any], deadline: int | None, is_found: bool
 ) -> None:
     raft = stand_ins.raft(**({"leader": "n1", "term": 3} | changes))
-    raft._state, raft.deadline = stand_ins.stand_in(options=RaftOptions()), lambda: deadline
-    watch_patience("n0", raft)
+    raft.deadline = lambda: deadline
+    watch_patience("n0", raft, _PATIENCE_NS)
     for message in (
         AppendRequest("n1", "n0", 3, 5, 3, (), 0, 1),
         SnapshotRequest("n1", "n0", 3, 5, 3, -1, Configuration(_VOTERS)),
