@@ -48,6 +48,7 @@ from broker.requests.budget import Budget
 from broker.requests.connection import Connection, Outgoing, RelayedConnection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import BatchUnderWayError, NotServingError, OverloadedError, RequestError
+from broker.requests.in_turn import InTurn
 from broker.requests.processing import HandledOn, Handler, Processor
 from broker.requests.responses import refuse, reply
 from broker.requests.shared_places import SharedPlaces
@@ -166,6 +167,8 @@ class Node:
         self.long_requests = LongRequests(
             replica.leadership, self.handle_in_steps, self.handle_late, self.is_connected
         )
+        self._leaving: list[InTurn[tuple[Connection, RemotingCommand]]] = []
+        """What parts of this node are handling anew, some requests a turn."""
         self._behind_barrier = Budget("a round of messages that confirms this leader")
         self._held = HeldRequests(replica.limits.held_requests_max)
         self._relayed = RelayedClients(replica, outgoing, listeners, self._held, self.received)
@@ -236,9 +239,13 @@ class Node:
 
     @property
     def owes_answers(self) -> bool:
-        """True while somebody waits for what this node has appended as the leader, or is doing in steps: only a part of
-        a batch may be in the log."""
-        return self.replica.leadership.owes_answers or self.long_requests.has_more
+        """True while somebody waits for what this node has appended as the leader, is doing in steps (only a part of a
+        batch may be in the log), or begins anew with in its next turns."""
+        return self.replica.leadership.owes_answers or self.long_requests.has_more or any(self._leaving)
+
+    def stops_behind(self, leaving: InTurn[tuple[Connection, RemotingCommand]]) -> None:
+        """Has an orderly stop wait, whenever it comes, until none is left of those that turns handle anew."""
+        self._leaving.append(leaving)
 
     @property
     def owes_nodes(self) -> bool:

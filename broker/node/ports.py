@@ -17,6 +17,7 @@ from broker.replica.batch_appends import BatchAppends
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.proposals import NewMessage, Waiter, ignore
 from broker.requests.connection import Connection
+from broker.requests.in_turn import InTurn
 from broker.requests.processing import Handler
 from broker.state.commands import Command
 from broker.state.metadata import Metadata
@@ -206,6 +207,9 @@ class Requests(Protocol):
     def handle_late(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Begins anew with a request that was let in, and has waited at this node; one that another node has forwarded
         to the leader of an earlier term is given back."""
+
+    def stops_behind(self, leaving: InTurn[tuple[Connection, RemotingCommand]], /) -> None:
+        """Has an orderly stop wait, whenever it comes, until none is left of those that turns handle anew."""
 
     def is_connected(self, connection: Connection, /) -> bool:
         """Tells whether somebody waits for answers on a connection."""

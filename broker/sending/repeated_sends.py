@@ -121,6 +121,7 @@ class RepeatedSends:
         self.leaving: InTurn[tuple[Connection, RemotingCommand]] = InTurn()
         """Attempts that have waited for a decision, which may be thousands for one, and are handled anew, some in each
         turn. To be looked at only."""
+        requests.stops_behind(self.leaving)
         self._leave_at = time.add_deadline(self._handle_some)
         self._budget = Budget("the decision whether they are stored")
         """The budget of attempts that wait for a decision, or are leaving."""

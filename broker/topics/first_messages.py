@@ -63,6 +63,7 @@ class NewTopics:
         self.leaving: InTurn[tuple[Connection, RemotingCommand]] = InTurn()
         """Sends whose topic is there, and those that have come behind them: they are handled anew. Of a topic that is
         being created, as it was deleted meanwhile, they came after those that wait. To be looked at only."""
+        requests.stops_behind(self.leaving)
         self._handled: RemotingCommand | None = None
         """The send that is being handled anew."""
         self._leave_at = time.add_deadline(self._begin_turn)

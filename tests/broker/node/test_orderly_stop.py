@@ -243,6 +243,26 @@ def test_clients_that_wait_have_their_answers_first(group: Group) -> None:
         assert (state_of(stop), rig.ended) == (StopState.STOPPED, 1)
 
 
+@pytest.mark.parametrize(
+    ("topic", "fields"), [("New", {}), ("T", {"once": 0, "again": True})], ids=["topic", "repeated send"]
+)
+def test_sends_that_a_turn_has_left_for_later_ones_have_their_answers(
+    topic: str, fields: dict[str, object]
+) -> None:
+    """What they waited for is there, and nobody could take a node's place that is alone."""
+    group = Group(1, start=False)
+    group.limits = InnerLimits(held_at_once=1)
+    group.start("n0")
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    opaques = [client.start_send(topic, b"x", 0, {"UNIQ_KEY": "K"}, **fields) for _ in range(5)]
+    ended: list[bool] = []
+    group.members["n0"].process.stop(lambda: ended.append(True))
+    group.run_until(lambda: bool(ended), "the stop ends")
+    assert [client.answers[opaque].code for opaque in opaques] == [ResponseCode.SUCCESS] * 5
+
+
 def test_a_node_does_not_end_before_its_client_has_the_leaders_answer() -> None:
     group = Group.elected(3)
     group.converge()
