@@ -427,7 +427,8 @@ class Node:
         return connection in self._forwarding or isinstance(connection, RelayedConnection)
 
     def handle_late(self, connection: Connection, command: RemotingCommand) -> None:
-        """Handles a request that was let in and has waited here, for a batch or what becomes of another attempt.
+        """Handles a request that was let in and has waited here, for a batch, its topic or what becomes of another
+        attempt.
 
         One that was asked of an earlier leader is given back.
         """

@@ -241,9 +241,7 @@ class RelayedClients:
             request.happens(RequestEvent.CLIENT_UNKNOWN)
             connection, command = request.connection, request.command
             assert isinstance(connection, RelayedConnection), "other nodes' clients alone are unknown here"
-            if not command.is_one_way:
-                not_done = NotDone(connection.number, command.opaque, connection.term)
-                self.given_back.append((connection, not_done))
+            self.give_back_later(connection, command)
 
 
 def _commands(frame: Forward) -> list[RemotingCommand]:

@@ -4,7 +4,7 @@ So an address with much work keeps another one waiting for one piece of it at a 
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -34,10 +34,6 @@ class InTurn(Generic[Item]):
         self.by_share.setdefault(share, deque()).appendleft(item)
         if is_next:
             self.by_share.move_to_end(share, last=False)
-
-    def add_all_before(self, share: str, items: Sequence[Item]) -> None:
-        """Adds items, of which there is one at least, in their order before the others of their share."""
-        self.by_share.setdefault(share, deque()).extendleft(reversed(items))
 
     def take_of(self, share: str) -> Item:
         """Removes and returns the first item of a share that has any; the share keeps its place."""

@@ -191,7 +191,8 @@ class BrokerServer:
         self._stopping.begin(reason)
 
     def reload(self) -> None:
-        """Reads certificates and accounts anew. Files that cannot be used are logged, and change nothing."""
+        """Reads certificates and accounts anew. Files that cannot be used are logged, and change nothing (but see
+        `reload_certificates`)."""
         if reload_certificates(self._contexts, self._settings.tls):
             self._certificate_expires_s = told_expiry(self._settings.tls, "tls.", time.time())
         if self._access is not None:

@@ -98,7 +98,8 @@ def reload_certificates(
 ) -> bool:
     """Reads the certificate anew, for connections that begin from now on. Returns False if it could not.
 
-    Files that cannot be used are logged and change nothing. Authorities are read at the start only: OpenSSL has no way
+    Files that cannot be used are logged and change nothing, unless they are replaced while they are read: then some of
+    the contexts may show the new certificate already. Authorities are read at the start only: OpenSSL has no way
     to take one away from a context.
     """
     if not tls.certificate:

@@ -129,11 +129,8 @@ class NewTopics:
         if self._waiting.get(topic) is not waiting:
             return
         del self._waiting[topic]
-        by_share: dict[str, _Attempts] = {}
-        for attempt in waiting:
-            by_share.setdefault(attempt[0].share, []).append(attempt)
-        for share, attempts in by_share.items():
-            self.leaving.add_all_before(share, attempts)
+        for attempt in reversed(waiting):
+            self.leaving.add_before(attempt[0].share, attempt, is_next=False)
         # One turn may see many topics come to be: all of them have its share together.
         if self._left_ns == self._time.now_ns:
             self._handle_some()
