@@ -94,7 +94,8 @@ class Consumer(Replier):
     - ``topics``: maps each topic to the tags wanted, ``a || b`` or ``*`` for all, or to an `SqlFilter`. A list, or one
       name, means all messages. All members of a consumer group must name the same.
     - ``start``: the place to begin at in queues of which the consumer group has no stored offset: ``"first"``,
-      ``"last"``, a `datetime`, or milliseconds since 1970.
+      ``"last"``, a `datetime`, or milliseconds since 1970. With ``"last"``, as in RocketMQ, a queue that is young is
+      read from its beginning: all of it is kept, and its first message is near the end of the broker's log.
     - ``strategy``: computes this member's share of the queues (strategies.py); the same one for all members.
     - ``broadcast``: every member reads all queues and keeps its own offsets: in ``offsets`` (`OffsetFile`), or without
       it in memory only. Nothing is sent back then.

@@ -44,14 +44,14 @@ class StoredOffsets:
         if self._local is not None:
             self._local.close()
 
-    async def find(self, queue: MessageQueue) -> int | None:
-        """Return the queue's stored offset, None if there is none.
+    async def find(self, queue: MessageQueue, *, zero_if_young: bool = True) -> int | None:
+        """Return the queue's stored offset, None if there is none (`QueueCalls.committed_offset`).
 
         Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
         """
         if self._broadcast:
             return self._kept.get(queue)
-        return await self._calls.committed_offset(queue)
+        return await self._calls.committed_offset(queue, zero_if_young=zero_if_young)
 
     async def store(self, readers: Sequence[QueueReader]) -> list[ClientError]:
         """Store the readers' consumer offsets that are not stored yet; returns an error for each that failed."""

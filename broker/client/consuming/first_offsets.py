@@ -37,6 +37,11 @@ class FirstOffsets:
             return ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
         return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
 
+    @property
+    def is_time(self) -> bool:
+        """Tell whether a time was given; what is older than that is not wanted, even of a queue that is young."""
+        return isinstance(self._start, int)
+
     async def find(self, queue: MessageQueue) -> int:
         """Return the offset. Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable."""
         if queue.topic.startswith(RETRY_PREFIX):

@@ -220,7 +220,8 @@ class PullConsumer(CoreBlock):
         return await self._lookups.query(topic, message_id, 0, FOREVER_MS, UNIQUE_KEY_COUNT, unique=True)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the consumer group's stored offset, None if it has none."""
+        """Return the consumer group's stored offset; if it has none None, or 0 of a queue that is young, as `Consumer`
+        says."""
         self.core.check_open()
         return await self._calls.committed_offset(queue)
 

@@ -112,9 +112,15 @@ class QueueCalls:
             raise BrokerError(response.code, f"unreadable response: {error}", "broker") from error
         return None if timestamp < 0 else timestamp
 
-    async def committed_offset(self, queue: MessageQueue) -> int | None:
-        """Return the consumer group's stored offset, None if it has none."""
+    async def committed_offset(self, queue: MessageQueue, *, zero_if_young: bool = True) -> int | None:
+        """Return the consumer group's stored offset, None if it has none.
+
+        With ``zero_if_young`` brokers say 0 instead in a queue that is young, so that a new consumer group misses
+        nothing of it (`ConsumerManageProcessor.queryConsumerOffset`); those of RocketMQ 4.x without it, too.
+        """
         fields = {**_queue_fields(queue), "consumerGroup": self._group}
+        if not zero_if_young:
+            fields["setZeroIfNotFound"] = "false"
         accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
         def stored(response: RemotingCommand) -> int | None:

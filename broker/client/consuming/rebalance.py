@@ -231,7 +231,7 @@ class Assignment:
                 await self._locks.acquire(queue)
             if fixed_start is not None:
                 return fixed_start
-            stored = await self._stored.find(queue)
+            stored = await self._stored.find(queue, zero_if_young=not self._first_offsets.is_time)
             if stored is None:
                 return await self._first_offsets.find(queue)
             reader.committed = stored

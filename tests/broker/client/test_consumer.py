@@ -20,6 +20,7 @@ from broker.remoting.bodies import HeartbeatData
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, request, response
 from broker.remoting.json_body import decode_body
+from log.formats.record import decode_record
 from tests.broker.client.cancellation import cancel_at_step
 from tests.broker.client.cluster import NAME_SERVER, Broker, one_group
 from tests.broker.client.links import (
@@ -262,6 +263,20 @@ async def test_a_queue_without_stored_position_begins_where_asked(
     await broker.delete_stored()
     fill(broker, 7, first=3)
     async with consuming(runtime, start=start) as consumer:
+        await consumer.wait_assigned()
+        await trio.sleep(1)
+        broker.append("t", 0, b"new")
+        assert (await take(consumer, 1))[0].body == first
+
+
+@pytest.mark.parametrize(("by_time", "first"), [(True, b"new"), (False, b"0")])
+async def test_a_queue_that_is_young_is_read_from_its_beginning_unless_a_time_is_given(
+    broker: Broker, runtime: ClientRuntime, by_time: bool, first: bytes
+) -> None:
+    fill(broker, 3)
+    newest_ms = decode_record(broker.records()[-1]).store_timestamp
+    await trio.sleep(1)
+    async with consuming(runtime, start=newest_ms + 1 if by_time else "last") as consumer:
         await consumer.wait_assigned()
         await trio.sleep(1)
         broker.append("t", 0, b"new")
