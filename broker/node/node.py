@@ -121,6 +121,8 @@ class WaitingPlaces(NamedTuple):
     answer: SharedPlaces
     """The leader's."""
     turn: SharedPlaces
+    news: SharedPlaces
+    """Of what other nodes tell of their clients, unasked, and no turn has heard yet."""
 
 
 class Node:
@@ -182,7 +184,9 @@ class Node:
             self.handle_admitted,
             events,
         )
-        self.waiting_places = WaitingPlaces(self._held.places, self._forwarding.places, self._relayed.places)
+        self.waiting_places = WaitingPlaces(
+            self._held.places, self._forwarding.places, self._relayed.places, self._relayed.news_places
+        )
         # Processors ask a node to forward (`Requests` in ports.py); `Forwarding` does it, without one more call.
         self.forward = self._forwarding.forward
         self.forward_late = self._forwarding.forward_late

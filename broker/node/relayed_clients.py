@@ -57,6 +57,8 @@ class RelayedClients:
         """By node, what is wrong with a request that had to wait: the node hears of it with its next one."""
         self.places = self._unhandled.requests.places
         """The places of requests that wait for a turn; to be looked at only."""
+        self.news_places = self._unhandled.news.places
+        """Those of what is told of clients, and waits likewise."""
         self.waiting = self._unhandled.by_share
         """Not empty while requests wait for a turn, which is wanted at once then."""
         self.given_back: deque[tuple[RelayedConnection, NotDone]] = deque()

@@ -31,6 +31,9 @@ def check_limits(host: BrokerHost) -> None:
     places = node.waiting_places
     _check(host, "requests wait for the leader's answer", places.answer.taken, inner_limits.forwarded_max)
     _check(host, "requests wait for a turn", places.turn.taken, inner_limits.unhandled_max)
+    _check(
+        host, "reports of other nodes' clients wait for a turn", places.news.taken, inner_limits.unhandled_max
+    )
     metadata = node.replica.metadata
     # What brokers need for transactions they make without asking for room.
     own_topics = int(CHECK_EXHAUSTED_TOPIC in metadata.topics)

@@ -167,7 +167,7 @@ def node(**said: Any) -> Any:
         "long_requests": stand_in(in_steps=()),
         "_routes": {RequestCode.SEND_MESSAGE: (_sends().send,)},
         "_relayed": stand_in(forwarded=None, _received=None),
-        "waiting_places": stand_in(leader=stand_in(), answer=stand_in(), turn=stand_in()),
+        "waiting_places": stand_in(leader=stand_in(), answer=stand_in(), turn=stand_in(), news=stand_in()),
     }
     return stand_in(**(usual | said))
 
