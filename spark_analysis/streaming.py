@@ -178,7 +178,7 @@ class StreamJudge:
         self._log.take(row["key"], operation_of(row))
 
     def finish(self, *, is_over: bool = False) -> Judgement:
-        """The judgement of all that happened before :attr:`read_to_ns`, when the query has ended; gives back what was
+        """The judgement of all that happened before :attr:`read_to_ns`, when the query has ended; releases what was
         held. ``is_over``: the recording is over and has been read to its end, so what is still open was never answered
         and what came late is all there is. Raises :class:`HistoryError` after a batch that failed."""
         try:

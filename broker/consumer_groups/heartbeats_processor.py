@@ -265,7 +265,7 @@ class HeartbeatsProcessor:
                 if not self._requests.is_connected(connection):
                     return
         finally:
-            self._checked.give_back(connection, command)
+            self._checked.free(connection, command)
         parse_filter(
             subscription.expression_type,
             subscription.sub_string,

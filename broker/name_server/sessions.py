@@ -168,7 +168,7 @@ class NameServerSessions:
         while left > 0 and self._long is None and self._behind:
             connection, command, sight = self._behind.popleft()
             left -= work_of(command)
-            self._budget.give_back(connection, command)
+            self._budget.free(connection, command)
             self._behind_of[connection] -= 1
             if not self._behind_of[connection]:
                 del self._behind_of[connection]

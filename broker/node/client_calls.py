@@ -136,7 +136,7 @@ class ClientCalls:
         return self._relayed.pop(connection, answer.opaque)
 
     def _end(self, call: "_Call", answer: RemotingCommand | None) -> None:
-        self._budget.give_back(call.connection, call.asker)
+        self._budget.free(call.connection, call.asker)
         call.done(answer)
 
     def relayed(self, connection: Connection, opaque: int, asking: str) -> None:

@@ -570,7 +570,7 @@ class Forwarding:
         assert client.waiting[opaque] is request, "an opaque waits once"
         # Its place and its opaque are free before it goes on: it may be forwarded again.
         del client.waiting[opaque]
-        self.places.give_back(client.share)
+        self.places.free(client.share)
         connection = client.connection
         if state is State.UNKNOWN:
             reply_unknown(connection, request.command)

@@ -87,7 +87,7 @@ class HeldRequests:
         """Removes and returns a request, which is here."""
         connection = request.connection
         del self.waiting[request]
-        self._budget.give_back(connection, request.command)
+        self._budget.free(connection, request.command)
         share = connection.share
         connections = self._shares[share]
         requests = connections[connection]

@@ -78,7 +78,7 @@ class LongAnswers:
             if self._is_writing:
                 return  # its end goes on
             connection, command = self._waiting.popleft()
-            self._budget.give_back(connection, command)
+            self._budget.free(connection, command)
             if self._requests.is_connected(connection):
                 # Made anew, from the state of today: nothing of it was kept while it waited.
                 self._requests.handle_admitted(connection, command)

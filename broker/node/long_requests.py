@@ -94,7 +94,7 @@ class LongRequests:
         try:
             yield from steps
         finally:
-            self._in_steps_budget.give_back(connection, command)
+            self._in_steps_budget.free(connection, command)
 
     def wait_behind_batch(self, connection: Connection, command: RemotingCommand) -> None:
         """Keeps a request of which nothing was done until the batch that is under way is over; or refuses it."""
@@ -124,7 +124,7 @@ class LongRequests:
             if leadership.batches.under_way is not None:
                 break
             connection, command = waiting.popleft()
-            self._budget.give_back(connection, command)
+            self._budget.free(connection, command)
             if self._is_connected(connection):
                 self._resumed(connection, command)
         # What comes from here on in this turn waits behind those that are left.

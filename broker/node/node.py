@@ -458,7 +458,7 @@ class Node:
         """
 
         def end(go_on: Callable[[], None]) -> None:
-            self._behind_barrier.give_back(connection, command)
+            self._behind_barrier.free(connection, command)
             go_on()
 
         try:
@@ -475,7 +475,7 @@ class Node:
                 _READ_WEIGHTS.get(command.code, _READ_WEIGHT),
             )
         except NotServingError:
-            self._behind_barrier.give_back(connection, command)
+            self._behind_barrier.free(connection, command)
             raise
 
     # ------------------------------------------------------------------ peers

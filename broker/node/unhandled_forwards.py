@@ -102,5 +102,5 @@ class UnhandledForwards:
         relayed, frame, room = item
         if isinstance(frame, Forward):
             assert room is not None, "a request waits in its place"
-            room.places.give_back(relayed.share)
-            room.bytes.give_back(relayed.share, len(frame.body))
+            room.places.free(relayed.share)
+            room.bytes.free(relayed.share, len(frame.body))

@@ -44,7 +44,7 @@ class UnsentForwards:
         frames, shares = self._frames, self._shares
         # While those behind a frame are as long as all that is unsent, the frame itself has gone.
         while frames and shares.taken - frames[0][1] >= unsent:
-            shares.give_back(*frames.popleft())
+            shares.free(*frames.popleft())
         return shares.has_room(share, size)
 
     def queued(self, share: str, size: int) -> None:

@@ -242,14 +242,14 @@ class OffsetCommits:
             sum(queue_id not in stored.get((group, topic), ()) for group, topic, queue_id, _ in offsets)
         )
         self.propose()  # what was reported before may not come after it
-        give_back = self._claim(group for group, *_ in offsets)
+        free = self._claim(group for group, *_ in offsets)
 
         def settled(uncounted: Uncounted) -> None:
-            give_back()
+            free()
             done(uncounted)
 
         def not_known() -> None:
-            give_back()
+            free()
             lost()
 
         def order(some: tuple[StoredOffset, ...]) -> CommitOffsets | ResetOffsets:
@@ -258,7 +258,7 @@ class OffsetCommits:
         try:
             self._propose_all(offsets, order, settled, not_known, is_order=True, is_followed=until_followed)
         except (ReplicaError, DiskFullError):
-            give_back()
+            free()
             raise
 
     def order_in_steps(
@@ -459,8 +459,8 @@ class OffsetCommits:
             self._under_way_new -= new
             # A count that drifted would in time refuse every new offset, or let them grow without end.
             assert self._under_way_new >= 0, f"{new} offsets were counted once more than they came"
-            for give_back in claims:
-                give_back()
+            for free in claims:
+                free()
 
         def done(uncounted: Uncounted) -> None:
             end()
@@ -489,8 +489,8 @@ class OffsetCommits:
             self._staged.clear()
             self._staged_new = 0
             claims, self._staged_claims = self._staged_claims, []
-            for give_back in claims:
-                give_back()
+            for free in claims:
+                free()
             self._deadline.due_ns = NEVER
             waiting, self._waiting = self._waiting, []
             for _, lost in waiting:

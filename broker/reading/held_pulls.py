@@ -543,7 +543,7 @@ class HeldPulls:
         """
         if self._leadership.serving:
             return
-        # As many steps as there are connections. The places of the pulls are given back when they are handed on, and
+        # As many steps as there are connections. The places of the pulls are freed when they are handed on, and
         # of their fates `_changes` and `_gone` tell until then.
         for connection, waiting in self._by_connection.items():
             self.leaving.setdefault(connection, deque()).extend(waiting)
@@ -616,10 +616,10 @@ class HeldPulls:
             self._forget_done()
 
     def _leave_places(self, held: HeldPull) -> None:
-        self._places.give_back(held.share)
+        self._places.free(held.share)
         if held.condition_length:
-            self._conditions.give_back(held.share, held.condition_length)
-        self._bytes.give_back(held.share, held.size)
+            self._conditions.free(held.share, held.condition_length)
+        self._bytes.free(held.share, held.size)
 
 
 def _group_it_rests_on(request: WaitingRequest) -> str | None:

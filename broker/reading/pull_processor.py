@@ -106,7 +106,7 @@ class PullProcessor:
                 if not self._requests.is_connected(connection):
                     return
         finally:
-            self._filtered.give_back(connection, command)
+            self._filtered.free(connection, command)
             self._filtered_by[connection] -= 1
             if not self._filtered_by[connection]:
                 del self._filtered_by[connection]

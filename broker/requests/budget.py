@@ -48,14 +48,14 @@ class Budget:
         self.places.take(share)
         self._bytes.take(share, size)
 
-    def give_back(self, connection: Connection, command: RemotingCommand) -> None:
+    def free(self, connection: Connection, command: RemotingCommand) -> None:
         """Takes back what was counted for a request that waits no more."""
-        assert id(command) in self._taken, "only what was taken is given back"
+        assert id(command) in self._taken, "only what was taken is freed"
         times, size = self._taken.pop(id(command))
         if times > 1:
             self._taken[id(command)] = times - 1, size
-        self.places.give_back(connection.share)
-        self._bytes.give_back(connection.share, size)
+        self.places.free(connection.share)
+        self._bytes.free(connection.share, size)
 
 
 def waiting_bytes(command: RemotingCommand) -> int:

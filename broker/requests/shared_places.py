@@ -48,10 +48,10 @@ class SharedPlaces:
         self._of[share] = self._of.get(share, 0) + wanted
         self.taken += wanted
 
-    def give_back(self, share: str, taken: int = 1) -> None:
+    def free(self, share: str, taken: int = 1) -> None:
         """Notes that places are free again."""
         left = self._of.pop(share, 0) - taken
-        assert left >= 0, "only what was taken is given back"
+        assert left >= 0, "only what was taken is freed"
         if left:
             self._of[share] = left
         self.taken -= taken

@@ -84,7 +84,7 @@ class PortionsProcessor:
         self._check_room(key)
 
         def done(result: object) -> None:
-            self._give_back(key)
+            self._free(key)
             if result is None:  # the topic was deleted in between
                 reply(connection, command, ResponseCode.TOPIC_NOT_EXIST, _no_topic(header.topic))
                 return
@@ -93,7 +93,7 @@ class PortionsProcessor:
             reply(connection, command, ResponseCode.SUCCESS, None, fields)
 
         def lost() -> None:
-            self._give_back(key)
+            self._free(key)
             reply_unknown(connection, command)
 
         # The floor: no message of the portion is before it, as its writer hears of it only when this command is
@@ -105,7 +105,7 @@ class PortionsProcessor:
                 BeginPortion(*key, header.number, position, self._time.group_ms), done, lost
             )
         except (ReplicaError, DiskFullError):
-            self._give_back(key)
+            self._free(key)
             raise
 
     def end(self, connection: Connection, command: RemotingCommand) -> None:
@@ -145,7 +145,7 @@ class PortionsProcessor:
                 f"there are {count} writers of portions, at most {most} may be (limits.max_writers)",
             )
 
-    def _give_back(self, key: tuple[str, str]) -> None:
+    def _free(self, key: tuple[str, str]) -> None:
         self._under_way[key] -= 1
         if not self._under_way[key]:
             del self._under_way[key]

@@ -280,7 +280,7 @@ class RepeatedSends:
 
     def _end(self, decision: "_Decision") -> None:
         """An attempt is answered: those that have waited for that are handled anew."""
-        self._budget.give_back(decision.connection, decision.command)
+        self._budget.free(decision.connection, decision.command)
         self._leave(decision, decision.others)
 
     def _leave(self, decision: "_Decision", attempts: Iterable[tuple[Connection, RemotingCommand]]) -> None:
@@ -297,7 +297,7 @@ class RepeatedSends:
     def _handle_some(self) -> None:
         for _ in range(min(len(self.leaving), self._leadership.limits.held_at_once)):
             connection, command = self.leaving.take()
-            self._budget.give_back(connection, command)
+            self._budget.free(connection, command)
             if self._requests.is_connected(connection):
                 self._requests.handle_late(connection, command)
         self._leave_at.due_ns = self._time.now_ns if self.leaving else NEVER

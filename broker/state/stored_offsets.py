@@ -156,12 +156,12 @@ class StoredOffsets(Mapping[_Key, dict[int, int]]):
         # Anew, also with other views: what was copied for them this one shares.
         self._copied = _Copied()
         self._views += 1
-        # Nobody gives a view back: it ends with the last who has it. At the end of the process nothing is left to
+        # Nobody frees a view: it ends with the last who has it. At the end of the process nothing is left to
         # count.
-        weakref.finalize(view, self._given_back).atexit = False
+        weakref.finalize(view, self._view_freed).atexit = False
         return view
 
-    def _given_back(self) -> None:
+    def _view_freed(self) -> None:
         """A view is gone; without one all dicts are this table's own again."""
         self._views -= 1
         if not self._views:

@@ -84,7 +84,7 @@ class Creations:
             elif isinstance(command, PutGroup):
                 groups[command.config.group_name] = None
         self._check(topics, queues)
-        # Last of the checks, as what is claimed must be given back.
+        # Last of the checks, as what is claimed must be freed.
         groups_settled = self._group_limit.claim(groups)
 
         # What is under way counts, too, until it is applied or lost: several clients may create much at once.

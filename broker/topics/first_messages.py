@@ -113,12 +113,12 @@ class NewTopics:
                 lambda: self._leave(topic, waiting),
             )
         except TooManyError as error:
-            self._budget.give_back(connection, command)
+            self._budget.free(connection, command)
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, and is not created: {error}"
             ) from error
         except BaseException:
-            self._budget.give_back(connection, command)
+            self._budget.free(connection, command)
             raise
         self._waiting[topic] = waiting
 
@@ -166,7 +166,7 @@ class NewTopics:
         return True
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
-        self._budget.give_back(connection, command)
+        self._budget.free(connection, command)
         assert self._handled is None, "one at a time, as it goes behind none"
         self._handled = command
         try:
@@ -189,7 +189,7 @@ class NewTopics:
             waiting.append(self.leaving.take())
         self._leave_at.due_ns = NEVER
         for connection, command in waiting:
-            self._budget.give_back(connection, command)
+            self._budget.free(connection, command)
             self._requests.hold_late(connection, command)
 
     def _config_of(self, header: SendHeader) -> TopicConfig:

@@ -1,8 +1,8 @@
 """Flushes, and how far a log is on the disk: written back, flushed, and noted to be flushed
 (`log.entries.durable_note`).
 
-The owner takes a `FlushJob`, has it run in a worker thread, and gives it back. At most one is out. A job that raised is
-never given back: from then on nothing becomes durable, and the node must stop.
+The owner takes a `FlushJob`, has it run in a worker thread, and returns it (`done`). At most one is out. A job that
+raised is never returned: from then on nothing becomes durable, and the node must stop.
 """
 
 from dataclasses import dataclass

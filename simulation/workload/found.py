@@ -87,7 +87,7 @@ class Rooms(Invariant):
         return False
 
     def check_node(self, host: BrokerHost, replica: Replica) -> None:
-        """Whoever has led has given back what was under way. Raises Violation."""
+        """Whoever has led has freed the room of what was under way. Raises Violation."""
         assert host.process is not None, "all nodes run at the end"
         node, log = host.process.node, replica.store.log
         if replica.applied_index != log.last_index:
@@ -100,7 +100,7 @@ class Rooms(Invariant):
             "offsets": commits._under_way_new,
         }
         if any(taken.values()):
-            raise Violation("room is given back", host.name, f"nothing is under way, and of {taken} is kept")
+            raise Violation("room is freed", host.name, f"nothing is under way, and of {taken} is kept")
 
 
 async def found(context: Context, runtime: Runtime, writer: TraceWriter) -> None:

@@ -1,4 +1,4 @@
-"""Rows as Arrow has them, with the columns that Spark's DDL names: what tasks give back to Spark."""
+"""Rows as Arrow has them, with the columns that Spark's DDL names: what tasks return to Spark."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache

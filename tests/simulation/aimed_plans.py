@@ -610,7 +610,7 @@ AIMED: dict[str, Aim] = {
         lambda random: [], "what waits stays within its limits", _FOUNDER
     ),
     "room: what is lost with its leader keeps it": Aim(
-        _leaders_lost(_END_S, "depose", "transfer"), "room is given back", _FOUNDER
+        _leaders_lost(_END_S, "depose", "transfer"), "room is freed", _FOUNDER
     ),
     "reset: done with its first part": Aim(
         _leaders_lost_with_requests_under_way,

@@ -134,7 +134,7 @@ class FollowedLog:
         return sum(queue.held for queue in self._queues.values())
 
     def close(self) -> None:
-        """Give back the file."""
+        """Close the file, which removes it."""
         self._words.close()
 
     def _explained(self) -> Iterator[tuple[str, Finding]]:

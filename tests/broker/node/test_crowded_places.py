@@ -145,7 +145,7 @@ def test_requests_that_are_handled_in_steps(monkeypatch: pytest.MonkeyPatch) -> 
     group = made(monkeypatch, long_requests, size=1)
     group.connect().send("T", b"x", 0, {"n": "1"})
     crowd = Crowd(group, group.leader)
-    for _ in range(2):  # places are given back
+    for _ in range(2):  # places are freed
         for _, client in crowd.askers():
             start_pull(client, "n = 1")
         crowd.check()

@@ -250,7 +250,7 @@ def test_sends_that_wait_for_their_topic(group: Group) -> None:
                 ERROR,
                 CODES.SERVICE_NOT_AVAILABLE,
             }
-    assert client.send("New", body).queue_id >= 0, "the room is given back"
+    assert client.send("New", body).queue_id >= 0, "the room is freed"
 
 
 def test_questions_that_wait_for_a_confirmed_leader(group: Group) -> None:

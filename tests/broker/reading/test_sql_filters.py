@@ -248,7 +248,7 @@ def test_no_connection_takes_all_the_places_of_pulls_with_conditions(group: Grou
     codes = Counter(other.wait(opaque).code for opaque in many)
     assert codes == {ResponseCode.SUCCESS: _FILTERED_PULLS_EACH, ResponseCode.SYSTEM_BUSY: 5}
     again = start_pull(other, "n = 1")
-    assert other.wait(again).code == ResponseCode.SUCCESS, "places are given back"
+    assert other.wait(again).code == ResponseCode.SUCCESS, "places are freed"
 
 
 def test_a_long_condition_is_read_in_steps(group: Group, client: Client) -> None:

@@ -1,4 +1,4 @@
-"""What waits is counted with its header, and given back as it was counted."""
+"""What waits is counted with its header, and freed as it was counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.requests.errors import OverloadedError
 
 
 @pytest.mark.parametrize("serialization", [JSON, ROCKETMQ])
-def test_headers_count_and_are_given_back_whatever_becomes_of_them(serialization: int) -> None:
+def test_headers_count_and_are_freed_whatever_becomes_of_them(serialization: int) -> None:
     budget, client = Budget("something", bytes_max=1_600_000), Connection(Outgoing(), "10.0.0.1:1")
     one = request(
         RequestCode.SEND_MESSAGE, {"properties": "x" * 200_000}, b"x" * 100, serialization=serialization
@@ -28,7 +28,7 @@ def test_headers_count_and_are_given_back_whatever_becomes_of_them(serialization
             budget.take(client, commands[4])
         for command in commands[:4]:
             assert command.fields, "which makes another header of it"
-            budget.give_back(client, command)
+            budget.free(client, command)
 
 
 @pytest.mark.parametrize("bound", ["requests", "bytes"])
@@ -52,7 +52,7 @@ def test_one_address_that_takes_all_leaves_room_to_another(bound: str) -> None:
     with pytest.raises(OverloadedError):
         budget.take(other, commands[3])
     for connection, command in (*taken, *((other, command) for command in commands[:3])):
-        budget.give_back(connection, command)
+        budget.free(connection, command)
     for command in commands[:10]:
         budget.take(other, command)
 

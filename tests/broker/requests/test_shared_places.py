@@ -53,17 +53,17 @@ def test_there_are_never_more_than_there_are() -> None:
                 places.take(address, wanted)
                 held.append((address, wanted))
             elif held:
-                places.give_back(*held.pop(chance.randrange(len(held))))
+                places.free(*held.pop(chance.randrange(len(held))))
             assert places.taken == sum(count for _, count in held) <= most
 
 
-def test_what_is_given_back_is_free_for_all() -> None:
+def test_what_is_freed_is_free_for_all() -> None:
     places = SharedPlaces(1000)
     taken(places, "a")
     for _ in range(300):
-        places.give_back("a")
+        places.free("a")
     assert (places.taken, taken(places, "b")) == (200, 300)
-    places.give_back("a", 200)
+    places.free("a", 200)
     assert (places.taken, taken(places, "b")) == (300, 200)
 
 
@@ -73,7 +73,7 @@ def test_many_are_taken_at_once_where_as_many_are_free() -> None:
     places.take("a", 400)
     assert (places.has_room("a", 200), places.has_room("a", 201)) == (True, False)
     assert (places.has_room("b", 300), places.has_room("b", 301)) == (True, False)
-    places.give_back("a", 400)
+    places.free("a", 400)
     assert places.taken == 0
 
 
