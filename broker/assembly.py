@@ -23,7 +23,7 @@ from broker.delayed.timers import TimerService
 from broker.node.format_gate import FormatGate
 from broker.node.group_limit import GroupLimit
 from broker.node.listeners import Listeners
-from broker.node.long_answers import LongAnswers
+from broker.node.long_responses import LongResponses
 from broker.node.machine import SHIPPED, Machine, Variant
 from broker.node.node import Node
 from broker.node.running import RunningNode
@@ -212,7 +212,7 @@ class _Shared(NamedTuple):
     offsets: OffsetCommits
     resets: OffsetResets
     creations: Creations
-    long_answers: LongAnswers
+    long_responses: LongResponses
     decisions: Decisions
     address: str
     store_host: bytes
@@ -228,7 +228,7 @@ def _shared(node: Node, address: str, store_host: bytes, random: RandomSource) -
         offsets,
         OffsetResets(leadership, offsets, node.listeners),
         Creations(leadership, node.settings, group_limit),
-        LongAnswers(node, node.time),
+        LongResponses(node, node.time),
         Decisions(leadership, node, node.settings, node.time, node.listeners, store_host),
         address,
         store_host,
@@ -340,7 +340,7 @@ def _reading(node: Node, shared: _Shared) -> Iterable[Processor]:
     return (
         PullProcessor(leadership, node, offsets, resets, shared.creations, steps, held, settings, time),
         QueriesProcessor(leadership, node),
-        OffsetsProcessor(leadership, node, registry, offsets, resets, shared.long_answers),
+        OffsetsProcessor(leadership, node, registry, offsets, resets, shared.long_responses),
         ResetsProcessor(leadership, node, registry, offsets, resets, node.group),
     )
 
@@ -365,7 +365,7 @@ def _members_of_consumer_groups(node: Node, shared: _Shared) -> Iterable[Process
 
 def _administration(node: Node, shared: _Shared) -> Iterable[Processor]:
     """Topics and consumer groups, and the figures of them, as operators ask for them."""
-    leadership, long_answers = node.replica.leadership, shared.long_answers
+    leadership, long_responses = node.replica.leadership, shared.long_responses
     return (
         TopicsProcessor(
             leadership,
@@ -375,10 +375,10 @@ def _administration(node: Node, shared: _Shared) -> Iterable[Processor]:
             node.settings,
             node.time,
             node.listeners,
-            long_answers,
+            long_responses,
         ),
         ConnectionsProcessor(
-            leadership, node, node.registry, node.stats, node.time, node.group, long_answers
+            leadership, node, node.registry, node.stats, node.time, node.group, long_responses
         ),
         StatisticsProcessor(
             leadership,
@@ -386,7 +386,7 @@ def _administration(node: Node, shared: _Shared) -> Iterable[Processor]:
             node.registry,
             node.stats,
             node.time,
-            long_answers,
+            long_responses,
             broker_name=node.group,
             cluster=node.settings.current.node.cluster,
             address=shared.address,

@@ -16,6 +16,7 @@ TEXT = re.compile(r'"""(.*?)"""|(#[^\n]*)', re.DOTALL)
 NAMED = re.compile(r"(?<!`)`(_{0,2}[A-Za-z][\w.]*)(?:\(\))?`(?!`)")
 MODULES = re.compile(r"\bmodules? of\s(?:its|their)\sown[^:.]*:(.*?)(?:\.\n|\.$|\n\n\S|\Z)", re.DOTALL)
 """A list of modules, each in backticks, or at the beginning of an indented line."""
+GIVE_BACK = re.compile(r"(?<![a-z])(give|gives|given|gave)_back")
 
 _OTHERS = """
 AbstractSendMessageProcessor AclClientRPCHook AdminBrokerProcessor Broker2Client BrokerConfig BrokerController
@@ -105,6 +106,19 @@ def test_a_listed_module_is_there() -> None:
             ]
     assert lost == []
     assert found > 10, "the lists are found"
+
+
+def test_only_forwarded_requests_are_given_back() -> None:
+    """The glossary (docs/architecture.md, Words): places and room are freed."""
+    others = [
+        str(path.relative_to(ROOT))
+        for path, text in sources().items()
+        if path.is_relative_to(ROOT / "broker")
+        and not path.is_relative_to(ROOT / "broker/node")
+        and GIVE_BACK.search(TEXT.sub(" ", text))
+    ]
+    assert others == []
+    assert GIVE_BACK.search("self._give_back_forgotten()")
 
 
 def test_what_is_not_there_is_found() -> None:

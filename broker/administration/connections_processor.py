@@ -11,7 +11,7 @@ import msgspec
 from broker.administration.queue_figures import QUEUES_AT_ONCE, QueueFigures, check_number_told, queue_ranges
 from broker.node.client_registry import ClientRegistry
 from broker.node.consumer_group import RegisteredClient
-from broker.node.long_answers import LongAnswers
+from broker.node.long_responses import LongResponses
 from broker.node.ports import Requests, State
 from broker.remoting.addresses import join_address
 from broker.remoting.admin_bodies import Connection as ConnectionInfo
@@ -56,7 +56,7 @@ class ConnectionsProcessor:
         stats: Stats,
         time: Time,
         broker_name: str,
-        long_answers: LongAnswers,
+        long_responses: LongResponses,
     ) -> None:
         self._state = state
         self._requests = requests
@@ -64,7 +64,7 @@ class ConnectionsProcessor:
         self._stats = stats
         self._time = time
         self._figures = QueueFigures(state, broker_name)
-        self._long_answers = long_answers
+        self._long_responses = long_responses
 
     def routes(self) -> Iterable[Route]:
         """The leader's, whose registry of clients is complete."""
@@ -94,7 +94,7 @@ class ConnectionsProcessor:
             return bytes(encode_object_keyed(ranges))
 
         body = listed(b'{"offsetTable":{', range(queues_of(config)), write, b"}}")
-        return self._long_answers.tell(connection, command, body)
+        return self._long_responses.tell(connection, command, body)
 
     def _range_of(self, topic: str, queue_id: int) -> TopicOffset:
         queue = self._state.store.queues.get(topic, queue_id)
@@ -124,6 +124,7 @@ class ConnectionsProcessor:
             for topic in dict.fromkeys(topics):
                 if pace.spent(1):
                     yield
+                # Deleted in an earlier step, perhaps. Topics that the request names were judged when it came (access/).
                 config = metadata.topics.get(topic)
                 if config is None or not (named or sight.topic(topic)):
                     continue
@@ -136,7 +137,7 @@ class ConnectionsProcessor:
                         yield
             return consume_stats_body(offsets, rate)
 
-        return self._long_answers.tell(connection, command, body())
+        return self._long_responses.tell(connection, command, body())
 
     # ------------------------------------------------------------------ clients
 
@@ -183,7 +184,7 @@ class ConnectionsProcessor:
         def write(some: Sequence[RegisteredClient[Connection]]) -> bytes:
             return encode_body([_connection_info(client) for client in some])
 
-        return self._long_answers.tell(
+        return self._long_responses.tell(
             connection, command, listed(b'{"connectionSet":[', clients, write, rest)
         )
 
@@ -203,7 +204,7 @@ class ConnectionsProcessor:
         def write(some: Sequence[RegisteredClient[Connection]]) -> bytes:
             return encode_body([self._producer_info(client) for client in some])
 
-        return self._long_answers.tell(connection, command, body())
+        return self._long_responses.tell(connection, command, body())
 
     def _producer_info(self, client: RegisteredClient[Connection]) -> dict[str, object]:
         return {
@@ -233,7 +234,7 @@ class ConnectionsProcessor:
             return encode_body(list(filter(sight.topic, some)))
 
         topics = list(self._state.metadata.offsets.by_group.get(group, ()))
-        return self._long_answers.tell(connection, command, listed(b'{"topicList":[', topics, write))
+        return self._long_responses.tell(connection, command, listed(b'{"topicList":[', topics, write))
 
     def subscription(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells what a consumer group's live consumers subscribe to in a topic; null without any."""

@@ -23,7 +23,7 @@ def check_number_told(queues: int, instead: str) -> None:
     if queues > QUEUES_TOLD_MAX:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"these are {queues} queues, an answer tells of at most {QUEUES_TOLD_MAX}: {instead}",
+            f"these are {queues} queues, a response tells of at most {QUEUES_TOLD_MAX}: {instead}",
         )
 
 

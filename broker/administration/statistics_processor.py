@@ -12,7 +12,7 @@ import msgspec
 
 from broker.administration.queue_figures import QUEUES_AT_ONCE, QueueFigures, check_number_told, queue_ranges
 from broker.node.client_registry import ClientRegistry
-from broker.node.long_answers import LongAnswers
+from broker.node.long_responses import LongResponses
 from broker.node.ports import Requests, State
 from broker.reading.subscriptions import TAG, parse_tag_filter
 from broker.remoting.admin_bodies import QueueTimeSpan, consume_stats_body
@@ -60,7 +60,7 @@ class StatisticsProcessor:
         registry: ClientRegistry[Connection],
         stats: Stats,
         time: Time,
-        long_answers: LongAnswers,
+        long_responses: LongResponses,
         *,
         broker_name: str,
         cluster: str,
@@ -72,7 +72,7 @@ class StatisticsProcessor:
         self._stats = stats
         self._time = time
         self._figures = QueueFigures(state, broker_name)
-        self._long_answers = long_answers
+        self._long_responses = long_responses
         self._cluster = cluster
         self._address = address
 
@@ -116,7 +116,7 @@ class StatisticsProcessor:
             return encode_body([span_of(queue_id) for queue_id in some])
 
         body = listed(b'{"consumeTimeSpanSet":[', range(config.write_queue_nums), write)
-        return self._long_answers.tell(connection, command, body)
+        return self._long_responses.tell(connection, command, body)
 
     def correction_offsets(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Tells the lowest offset of any consumer group in each queue of a topic; without limit where the compared
@@ -152,7 +152,7 @@ class StatisticsProcessor:
 
             return (yield from listed(b'{"correctionOffsets":{', sorted(lowest), write, b"}}"))
 
-        return self._long_answers.tell(connection, command, body())
+        return self._long_responses.tell(connection, command, body())
 
     def broker_consume_stats(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Tells the progress of every consumer group in every topic that it consumes, as far as the client may see
@@ -197,7 +197,7 @@ class StatisticsProcessor:
             told.write(b'],"totalDiff":%d,"totalInflightDiff":0}' % behind)
             return told
 
-        return self._long_answers.tell(connection, command, body())
+        return self._long_responses.tell(connection, command, body())
 
     def consume_queue(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Tells units of a queue as they are stored (position, size, tags code), and whether a consumer group's tags
@@ -245,7 +245,7 @@ class StatisticsProcessor:
 
         remark = None if begins else f"Index {header.index} of {header.queue_id}@{header.topic} is not exist!"
         body = listed(encode_body(told)[:-1] + b',"queueData":[', units, write)
-        return self._long_answers.tell(connection, command, body, remark)
+        return self._long_responses.tell(connection, command, body, remark)
 
     # ------------------------------------------------------------------ rates
 

@@ -1,4 +1,4 @@
-"""A backup being read from a node: which request comes next, and what becomes of its answer. Whoever drives it owns the
+"""A backup being read from a node: which request comes next, and what its response becomes. Whoever drives it owns the
 connection, so that tests do without one.
 
 It begins anew with another node as often as need be: what is in the directory stays, and the next node goes on behind
@@ -21,7 +21,7 @@ from log.formats.entry_range import check_range
 Request = tuple[int, dict[str, str]]
 """Code and fields."""
 
-_MISSING: Final = "a field of the answer is missing or no number"
+_MISSING: Final = "a field of the response is missing or no number"
 
 
 class BackupCopy:
@@ -65,7 +65,7 @@ class BackupCopy:
         return RequestCode.TRIVET_BACKUP_SNAPSHOT, {"offset": str(len(self._snapshot))}
 
     def answered(self, response: RemotingCommand) -> None:
-        """Takes the answer to the last request, which was done. Raises BackupError, OSError."""
+        """Takes the response to the last request, which was done. Raises BackupError, OSError."""
         if self.description is None:
             self._begun(response)
         elif not self._compared or self._directory.last_index < self.description.last_index:
@@ -79,7 +79,7 @@ class BackupCopy:
         try:
             description = msgspec.json.decode(response.body, type=BackupDescription)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BackupError(f"the node's answer is not understood: {error}") from error
+            raise BackupError(f"the node's response is not understood: {error}") from error
         self._directory.begin(description)
         # The entries that are here must be the group's: the last of them, if it still has it, says so for all.
         self._compared = self._directory.is_empty or description.first_index > self._directory.last_index

@@ -197,7 +197,7 @@ class NameServer:
         try:
             return encode(answer)
         except ValueError as error:
-            refusal = f"the answer cannot be sent: {error}"
+            refusal = f"the response cannot be sent: {error}"
             return encode(response(command, ResponseCode.SYSTEM_ERROR, refusal))
 
     def _handle(self, request: _Request) -> Generator[None, None, RemotingCommand | None]:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from broker.node.client_registry import ClientRegistry
-from broker.node.long_answers import LongAnswers
+from broker.node.long_responses import LongResponses
 from broker.node.ports import Proposals, Requests
 from broker.offsets.commits import NoRoom, OffsetCommits, StoredOffset
 from broker.offsets.resets import OffsetResets
@@ -57,7 +57,7 @@ class OffsetsProcessor:
     _registry: ClientRegistry[Connection]
     _offsets: OffsetCommits
     _resets: OffsetResets
-    _long_answers: LongAnswers
+    _long_responses: LongResponses
 
     def routes(self) -> Iterable[Route]:
         """Reads take the barrier; a commit is itself an entry of the log."""
@@ -78,7 +78,7 @@ class OffsetsProcessor:
         """Tells the consumer group's next offset in a queue, or what a consumer group without one should do."""
         header = command.decode_fields(QueryConsumerOffsetHeader)
         self._check_queue(header.topic, header.queue_id)
-        # What was reported before counts for this answer, also where nobody has waited for it to be stored.
+        # What was reported before counts for this response, also where nobody has waited for it to be stored.
         waits = self._offsets.when_settled(
             header.consumer_group,
             header.topic,
@@ -178,7 +178,7 @@ class OffsetsProcessor:
             told.write(b"}}")
             return told
 
-        return self._long_answers.tell(connection, command, body())
+        return self._long_responses.tell(connection, command, body())
 
     def clone(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Sets a consumer group's offsets to another's, in one topic or in all that the other consumes, in steps.

@@ -42,7 +42,7 @@ def reply(
     try:
         head = encode_response_head(command, int(code), remark, fields, size)
     except ValueError as error:
-        refusal = f"the answer cannot be sent: {error}"
+        refusal = f"the response cannot be sent: {error}"
         pieces = []
         head = encode_response_head(command, int(ResponseCode.SYSTEM_ERROR), refusal)
     connection.send(head, *pieces)

@@ -1,10 +1,10 @@
-"""The bound on the answers that strangers leave unread, for all connections of a server together.
+"""The bound on the responses that strangers leave unread, for all connections of a server together.
 
-A connection whose answers wait is read from no more beyond some megabytes, but whoever sends requests and reads nothing
+A connection whose responses wait is read from no more beyond some megabytes, but who sends requests and reads nothing
 can make many connections, and needs no account to be refused. A connection that has shown an account is not counted:
 what it may ask for is bounded otherwise.
 
-An answer counts when its request has been handled, and most are written right behind that. So what is counted is too
+A response counts when its request has been handled, and most are written right behind that. So what is counted is too
 much, and what really waits is looked at when it seems to be more than is allowed.
 
 For the others there are other bounds. A client that has an account, or needs none, is only not read from, and is closed

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from broker.node.listeners import Listeners
-from broker.node.long_answers import LongAnswers
+from broker.node.long_responses import LongResponses
 from broker.node.ports import Proposals, Requests
 from broker.offsets.commits import OffsetCommits
 from broker.remoting.admin_headers import (
@@ -79,11 +79,11 @@ class TopicsProcessor:
         settings: LiveSettings,
         time: Time,
         listeners: Listeners,
-        long_answers: LongAnswers,
+        long_responses: LongResponses,
     ) -> None:
         self._leadership = leadership
         self._requests = requests
-        self._long_answers = long_answers
+        self._long_responses = long_responses
         self._settings = settings
         self._time = time
         self._offsets = offsets
@@ -198,7 +198,7 @@ class TopicsProcessor:
         """Tells every topic that the client may see, with the version of the table, in steps."""
         metadata, sight = self._leadership.metadata, self._requests.sight(connection, command)
         begin = b'{"dataVersion":%s,"topicConfigTable":{' % encode_body(metadata.topics_version)
-        return self._long_answers.tell(connection, command, table(begin, metadata.topics, sight.topic))
+        return self._long_responses.tell(connection, command, table(begin, metadata.topics, sight.topic))
 
     def topic(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells one topic. Raises `RequestError` if it does not exist."""
@@ -264,7 +264,7 @@ class TopicsProcessor:
         begin = b'{"dataVersion":%s,"forbiddenTable":{},"subscriptionGroupTable":{' % encode_body(
             metadata.groups_version
         )
-        return self._long_answers.tell(connection, command, table(begin, metadata.groups, sight.group))
+        return self._long_responses.tell(connection, command, table(begin, metadata.groups, sight.group))
 
     def group(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells one consumer group. Raises `RequestError` if it does not exist."""

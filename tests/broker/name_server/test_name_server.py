@@ -476,7 +476,7 @@ def test_answer_that_no_frame_can_carry_becomes_one_that_says_so(
     )
     assert listing is not None
     (answer,) = FrameDecoder().feed(listing)
-    assert "the answer cannot be sent: a frame of" in refusal(answer)
+    assert "the response cannot be sent: a frame of" in refusal(answer)
     assert client.server.answer("client", remoting.request(105, one_way=True), 0) is None
 
 

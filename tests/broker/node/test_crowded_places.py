@@ -15,7 +15,7 @@ import pytest
 
 from broker.administration import connections_processor, queue_figures, statistics_processor
 from broker.consumer_groups import heartbeats_processor
-from broker.node import forwarding, held_requests, long_answers, long_requests, node
+from broker.node import forwarding, held_requests, long_requests, long_responses, node
 from broker.reading import held_pulls, pull_processor
 from broker.remoting.bodies import CheckClientConfigBody, SubscriptionData
 from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
@@ -121,12 +121,12 @@ def test_messages_that_wait_behind_a_long_batch(monkeypatch: pytest.MonkeyPatch)
         (RequestCode.QUERY_CORRECTION_OFFSET, {"topic": "W", "compareGroup": "g"}),
     ],
 )
-def test_long_answers(monkeypatch: pytest.MonkeyPatch, code: int, fields: dict[str, object]) -> None:
+def test_long_responses(monkeypatch: pytest.MonkeyPatch, code: int, fields: dict[str, object]) -> None:
     monkeypatch.setattr(long_bodies, "MEMBERS_AT_ONCE", 1)
     for module in (queue_figures, connections_processor, statistics_processor):
         monkeypatch.setattr(module, "QUEUES_AT_ONCE", 1)
     monkeypatch.setattr(statistics_processor, "OFFSETS_AT_ONCE", 1)
-    group = made(monkeypatch, long_answers, size=1)
+    group = made(monkeypatch, long_responses, size=1)
     first = group.connect()
     first.create_topic("W", LONG)
     for number in range(LONG):  # one answer is under way until all of the crowd have asked, a turn each

@@ -178,7 +178,7 @@ def test_queues_that_one_answer_tells_of() -> None:
     for code, fields in questions:
         answer = client.call(code, fields)
         assert answer.code == ERROR
-        assert "these are 120000 queues, an answer tells of at most 100000" in (answer.remark or "")
+        assert "these are 120000 queues, a response tells of at most 100000" in (answer.remark or "")
     client.ok(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "h", "topicList": "T;T;T"})
 
 
