@@ -17,7 +17,10 @@ from raft.errors import AlreadyMember, LastVoter, UnknownMember
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The members by node id, in the order in which they joined; no node is both voter and learner."""
+    """The members by node id, in the order in which they joined; no node is both voter and learner.
+
+    Raises ValueError for a node that is named twice.
+    """
 
     voters: tuple[str, ...]
     learners: tuple[str, ...] = ()
@@ -86,7 +89,8 @@ class ConfigurationHistory:
     """The configurations of a log: the one in force at its head and those of the entries after it.
 
     `entries` are (index, configuration), rising by index; the first may lie before the log's first entry, and a
-    group's first configuration, which no entry carries, has index -1.
+    group's first configuration, which no entry carries, has index -1. Raises ValueError if there are none, or if
+    their indices do not rise.
     """
 
     __slots__ = ("_entries", "current", "current_index")

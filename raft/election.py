@@ -326,7 +326,7 @@ class Election:
                 self._ask(voter)
 
     def _ask(self, voter: str) -> None:
-        """Asks one voter for what this node asks all for: its vote, or if it would give it."""
+        """Sends one voter this round's request: for its vote, or in a PreVote whether it would give it."""
         state = self._state
         pre_vote = state.role is Role.PRE_CANDIDATE
         state.send(

@@ -21,6 +21,9 @@ class RaftOptions:
     `catch_up_lag_entries`: a member at most this far behind may be promoted, or be handed the leadership unasked.
     `preferred_leaders`: a leader that is not among them hands over to one that is; looked at once in
     `preferred_check_interval_ns`.
+
+    Raises ValueError for a heartbeat interval or an election timeout that is out of order, and for a number that is too
+    small.
     """
 
     election_timeout_min_ns: int = 1000 * _MILLISECOND

@@ -77,9 +77,10 @@ class LocksProcessor:
         )
 
     def lock(self, connection: Connection, command: RemotingCommand) -> None:
-        """Grants or renews what is free, the client's own, or expired; the response lists what it now holds.
+        """Proposes that the client gets locks, or renews them; when that is applied `LockTable.judge` grants those that
+        are free, its own, or expired. The response lists what it then holds.
 
-        Raises `RequestError` for a consumer group that is not there and may not be made.
+        Raises `RequestError` for a consumer group that is not there and may not be made, or too many locks.
         """
         body = self._body(command)
         queues = self._known_queues(body)
@@ -122,7 +123,7 @@ class LocksProcessor:
         self._carry_out(connection, command, parts, answer, new=new)
 
     def unlock(self, connection: Connection, command: RemotingCommand) -> None:
-        """Releases the client's own locks among the queues."""
+        """Proposes that the client's own locks among the queues are released. Raises `RequestError` for a bad body."""
         body = self._body(command)
         queues = self._known_queues(body)
         if not queues:
@@ -156,12 +157,14 @@ class LocksProcessor:
             self._under_way -= new
             reply_unknown(connection, request)
 
+        # Before the proposals: requests that come until these are applied find the room taken (`_check_room`).
         self._under_way += new
         try:
             for part in parts[:-1]:
                 self._leadership.propose_command(part, results.append)
             self._leadership.propose_command(parts[-1], all_done, lost)
         except (ReplicaError, DiskFullError):
+            # Parts before the one that failed may stay in the log: the client renews or releases these locks itself.
             self._under_way -= new
             raise
 

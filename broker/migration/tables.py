@@ -1,4 +1,4 @@
-"""The tables that RocketMQ keeps beside its log, as it writes them: into JSON files, and into answers to questions."""
+"""The tables that RocketMQ keeps beside its log, as it writes them: into JSON files, and into responses."""
 
 import struct
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from broker.remoting.errors import BodyError
 
 _TIMER_CHECKPOINT: Final = struct.Struct(">qqq")
 TIMER_CHECKPOINT_BYTES: Final = _TIMER_CHECKPOINT.size
-"""The bytes of it that are read; it is longer."""
+"""The bytes that are read of the file timercheck, which is longer."""
 
 _Offset = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class OffsetTable(msgspec.Struct, rename="camel"):
-    """consumerOffset.json, and the answer to code 43: by ``topic@group``, queue id -> next offset."""
+    """consumerOffset.json, and the response to code 43: by ``topic@group``, queue id -> next offset."""
 
     offset_table: dict[str, dict[int, _Offset]] = {}
 
@@ -34,7 +34,7 @@ class OffsetTable(msgspec.Struct, rename="camel"):
 
 
 class DelayTable(msgspec.Struct, rename="camel"):
-    """delayOffset.json, and the answer to code 45: by level, the next offset in its queue."""
+    """delayOffset.json, and the response to code 45: by level, the next offset in its queue."""
 
     offset_table: dict[int, _Offset] = {}
 

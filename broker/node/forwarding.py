@@ -210,15 +210,15 @@ class Forwarding:
             self._ask(connection, command, self._new_number())
 
     def forward_late(self, connection: Connection, command: RemotingCommand) -> None:
-        """Hands on a request that has waited here for something else than a leader: behind what is held of its client,
-        which may have waited with it."""
+        """Forwards a request that has waited here for something else than a leader. While held requests of its client
+        go on, it goes behind them: they may have waited with it."""
         if not self.goes_behind(connection, command):
             self.forward(connection, command)
 
     def hold_late(self, connection: Connection, command: RemotingCommand) -> None:
-        """Holds a request that has waited here for something else than a leader, though there may be one: thousands may
-        have waited with it, of which turns go on with some, before what their clients ask from now on. One that was
-        forwarded to the leader of an earlier term is given back by a turn.
+        """Holds a request that has waited here for something else than a leader, even if there is a leader: thousands
+        may have waited with it, so they go on over several turns, before what their clients ask from now on. One that
+        was forwarded to the leader of an earlier term is given back by a turn.
         """
         if self.is_outside:
             self.refuse_outside(connection, command)
@@ -252,7 +252,7 @@ class Forwarding:
             self._hold_for_leader(connection, command, number)
 
     def _hold_for_leader(self, connection: Connection, command: RemotingCommand, number: int) -> None:
-        """Holds a request that nobody would do now, and so all that is held until something changes."""
+        """Holds a request. No held request goes on before something has changed (`leader_may_be_asked`)."""
         self._may_go_on = False
         self._hold(connection, command, number)
 
@@ -628,7 +628,7 @@ class Forwarding:
     # ------------------------------------------------------------------ what is held
 
     def leader_may_be_asked(self) -> None:
-        """Has held requests go on from the next turn on, now that something has changed, if they find a leader."""
+        """To be called when something has changed: held requests go on from the next turn on if there is a leader."""
         self._may_go_on = True
 
     @property

@@ -540,7 +540,8 @@ class Node:
         self._relayed.leader_changed()
 
     def _leader_may_be_asked(self) -> None:
-        """Tells a leader that is reachable now what only this node knows, then asks it what waits for one."""
+        """Tells a leader that can be reached, if it is another node, of this node's clients; then lets held requests
+        go on."""
         # A node that is outside must not count on clients whose requests are refused here.
         if not self._forwarding.is_outside and self._forwarding.is_leader_reachable:
             for listener in self.listeners.leaders_reachable:

@@ -188,7 +188,7 @@ class Formats(Protocol):
     """The forms of the replicated state that the members of the group can read."""
 
     def common_format(self) -> int | None:
-        """The newest that all of them read; None while that cannot be told."""
+        """The newest format that all members read; None while one of them is not linked."""
 
 
 class Requests(Protocol):

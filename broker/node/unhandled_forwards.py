@@ -66,7 +66,7 @@ class UnhandledForwards:
         """By whom the clients count as (`RelayedConnection.share`)."""
         self.requests = Room(requests_max, UNHANDLED_BYTES_MAX)
         self.news = Room(requests_max, NEWS_BYTES_MAX)
-        """Where what tells of clients waits once there is no room among requests. Both are to be looked at only."""
+        """The room for what tells of clients (`is_news`) when `requests` is full. Others only look at both rooms."""
 
     def __len__(self) -> int:
         return len(self._in_turn)

@@ -56,9 +56,9 @@ class _UnderWay:
     is_followed: bool = False
     """The offsets are an order that consumers are to follow: no reports count behind it."""
     ended: _Key | None = None
-    """Where reports count again behind this, as consumers have followed the order."""
+    """The queue in which consumers have followed an order: once this is applied, reports count there again."""
     is_former: bool = False
-    """The leadership has ended since: whether this is applied does not follow from what is in the log now."""
+    """The leadership has ended since: the log may have lost this, so nobody knows whether it will be applied."""
     waiting: list[_Waiter] = field(default_factory=list)
 
 

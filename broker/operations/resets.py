@@ -28,7 +28,7 @@ class Target:
     back).
 
     An offset outside of what a queue keeps means its first or its end. With ``broker`` and ``queue`` the other queues
-    stay where they are.
+    stay where they are. Raises UsageError for a negative time or offset.
     """
 
     kind: Literal["earliest", "latest", "time", "offset", "by"]

@@ -86,6 +86,8 @@ async def _at_group(groups: Groups, name: str, limit: int) -> Waiting:
     for level, (begin, end) in delay_queues(table).items():
         if end > begin:
             by_level[level] = end - begin
+            # All messages of a level wait equally long, so its queue is in order of their times: the first `limit` of
+            # each level are enough for the first `limit` of all, whichever the caller takes.
             queue = MessageQueue(SCHEDULE_TOPIC, name, level - 1)
             delay_ms = delays_ms[level - 1] if level <= len(delays_ms) else None
             async for views in read_queue(groups.admin, queue, begin, min(end, begin + limit)):

@@ -75,14 +75,14 @@ _NO_PLACES: Final[Mapping[str, "_Waiting"]] = {}
 
 
 class Fate(enum.IntEnum):
-    """The end that a held pull is to come to. A later one of these takes the place of an earlier one."""
+    """What is to become of a held pull. A greater value replaces a smaller one."""
 
     WAITS = 0
-    """None yet: the pull reads when there may be a message for it."""
+    """It stays held, and reads when there may be a message for it."""
     ENDS = 1
-    """The pull is answered, whatever there is."""
+    """It is answered, whether there is a message or not."""
     ANEW = 2
-    """The pull rests on a subscription that is no more: its client pulls anew."""
+    """Its subscription has changed: its client is told to pull anew."""
     GONE = 3
     """Its client has disconnected."""
 
@@ -316,7 +316,10 @@ class HeldPulls:
         self._meet_at.due_ns = self._time.now_ns
 
     def _meet_some(self) -> None:
-        """Has some of the pulls meet their fates; the next turn, wanted at once, goes on."""
+        """Does with up to `held_at_once` pulls what is to become of them: they are answered, wait on, or go.
+
+        If some are left the next turn is wanted at once, and goes on.
+        """
         left = self._leadership.limits.held_at_once
         if self._untold:
             self._tell_some(_TOLD * left)
@@ -359,12 +362,13 @@ class HeldPulls:
             self._have_pulled_anew(held)
 
     def _look_over(self, whose: str | Connection) -> None:
-        """Has turns tell the pulls of a consumer group, or a connection, what has become of them."""
+        """Has turns decide what is to become of the pulls of a consumer group, or of a connection (`_tell_some`)."""
         self._untold[whose] = None
         self._meet_at.due_ns = self._time.now_ns
 
     def _tell_some(self, left: int) -> None:
-        """Tells some of the pulls what is to become of them, so that they meet that; consumer groups take turns."""
+        """Decides for up to `left` pulls of changed consumer groups, or of lost connections, what is to become of them
+        (`Fate`); `_meet_some` does it. Consumer groups take turns."""
         while left > 0 and self._untold:
             whose, pulls = self._untold.popitem(last=False)
             if pulls is None:
@@ -465,8 +469,8 @@ class HeldPulls:
                 self._meet(held)
 
     def _forget_done(self) -> None:
-        """Lets two of the deadlines go that come first, if they are of pulls that are done: each pull adds one, so that
-        they stay few, and one that comes before tens of thousands of them lets no more go."""
+        """Drops up to two deadlines of finished pulls, from the front: each pull adds one, so that they stay few. Not
+        more, as tens of thousands of pulls may have finished."""
         deadlines = self._deadlines
         for _ in range(2):
             if not deadlines or not deadlines[0][2].done:

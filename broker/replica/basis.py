@@ -14,7 +14,7 @@ from raft.core import Raft
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """One replica's log, its Raft, its times, and those whom it tells; each part keeps what it needs of them."""
+    """What all parts of a replica share; each keeps only those fields that it needs."""
 
     store: Store
     raft: Raft

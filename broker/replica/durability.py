@@ -126,7 +126,10 @@ class Durability:
             self._raft.persisted(durable, self._generation, now_ns)
 
     def recovery_changed(self, effect: RecoveryChanged) -> None:
-        """Notes durably what this node lacks of all that it ever counted as held. Raises `log.errors.DiskError`."""
+        """Saves what this node may lack of all that it has promised, or that it lacks nothing any more.
+
+        Raises `log.errors.DiskError`.
+        """
         self._recovering.keep(effect.loss)
         if effect.loss is not None:
             log.info("recovering", lost=effect.loss.value)

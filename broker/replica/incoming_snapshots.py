@@ -3,6 +3,9 @@
 A snapshot may have a hundred thousand rows. It is read in steps, one a turn, and its state and its queues are made
 beside those that are there; then a worker writes the files that it brings (log/notes/incoming.py). Raft hears of it
 when they are durable, and it replaces all at once. If the node ends before that, it was as if lost on the way.
+
+The rest of the installation is elsewhere: `Follower.install_snapshot` (raft/follower.py) decides whether it replaces
+this node's log, `Replica._reset_log` has it replace log and state, and `Store.swap` puts its files into place.
 """
 
 from collections.abc import Callable

@@ -77,7 +77,9 @@ class Members:
         self._find_peers()
 
     def common_format(self) -> int | None:
-        """Returns the newest format that all members read; None while one of them is not linked, and may be changed."""
+        """Returns the newest format that all members read; None while one of them is not linked: it may come back
+        with another release.
+        """
         others = [node for node in self._raft.configuration.members if node != self.node_id]
         if not all(node in self._formats for node in others):
             return None

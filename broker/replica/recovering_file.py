@@ -59,7 +59,7 @@ class RunFacts:
 
 
 class RecoveringFile:
-    """The two files that keep what this node lacks, and what it may still lose in this run."""
+    """The files `recovering`, which says what this node lacks, and `acknowledged`, by which a start finds that out."""
 
     def __init__(self, disk: Disk, run: RunFacts) -> None:
         self._disk = disk

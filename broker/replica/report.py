@@ -24,9 +24,9 @@ class ReplicaReport(NamedTuple):
     damage_found: int
     """Damaged entries, units and files that it has found since its start."""
     damage_repaired: int
-    """Those that were put right, and are on its disk."""
+    """How many of them were repaired, and the repair flushed."""
     damage_left: int
-    """Entries that its disk has damaged, and that it has not from a peer yet."""
+    """Damaged entries that it has not got from a peer yet."""
     scrubbed_bytes: int
     """Bytes of old files that it has read and checked since its start."""
     scrubbed_ms: int | None

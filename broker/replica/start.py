@@ -38,11 +38,12 @@ class ReplicaStart(NamedTuple):
 
     hard_state: StoredHardState
     loss: Loss | None
-    """The part of its promises that this node may lack; None if it has kept them all."""
+    """What this node may lack of what it has promised; None if it lacks nothing."""
     commit_index: int
     configurations: list[tuple[int, Configuration]]
     lost_voters: tuple[str, ...]
-    """The voters with whom this node may have committed what it lacks."""
+    """The voters of configurations that this node may have lost (members_file.py): they may have committed, with it,
+    entries that it lacks."""
     metadata: Metadata
     metadata_index: int
     """The last entry whose command `metadata` reflects, -1 if none."""

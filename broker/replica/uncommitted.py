@@ -28,9 +28,9 @@ class Uncommitted:
     _told_a_turn: int
     """See `InnerLimits.told_a_turn`."""
     _answers_left: int = 0
+    """How many who wait for a commit only this turn may still tell."""
     _applied_left: int = 0
-    """The numbers of those who wait for a commit, and of those who wait until all is applied, that this turn may
-    yet tell."""
+    """How many who wait until their entry is applied this turn may still tell."""
     queue_ends: dict[tuple[str, int], int] = field(default_factory=dict)
     """The offset of the next message of each queue to which something was appended that was not dispatched when
     this leader began."""

@@ -24,7 +24,7 @@ class Budget:
     __slots__ = ("_bytes", "_taken", "_what", "places")
 
     def __init__(self, what: str, requests_max: int = REQUESTS_MAX, bytes_max: int = BYTES_MAX) -> None:
-        """`what` says in words, to those that are refused, for what the others wait."""
+        """`what` ends the text of a refusal: "7 requests of 5120 bytes wait for `what`"."""
         self._what = what
         self.places = SharedPlaces(requests_max)
         self._bytes = SharedPlaces(bytes_max)
@@ -49,7 +49,7 @@ class Budget:
         self._bytes.take(share, size)
 
     def free(self, connection: Connection, command: RemotingCommand) -> None:
-        """Takes back what was counted for a request that waits no more."""
+        """Counts a request that was taken once less, as it waits no more."""
         assert id(command) in self._taken, "only what was taken is freed"
         times, size = self._taken.pop(id(command))
         if times > 1:

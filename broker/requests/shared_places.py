@@ -32,8 +32,8 @@ class SharedPlaces:
         """Called when somebody who asks finds no room."""
 
     def has_room(self, share: str, wanted: int = 1) -> bool:
-        """Tells whether an address may have `wanted` places more."""
-        # The first half is for whoever comes; of the rest nobody gets more than he leaves to each of the others.
+        """Tells whether an address may have `wanted` places more; if not, calls `none_left`."""
+        # The first half is for whoever comes first. Beyond it see the head of this module.
         if self.taken + wanted <= self._half:
             return True
         # Who asks counts as one of those that have places.
@@ -44,12 +44,12 @@ class SharedPlaces:
         return False
 
     def take(self, share: str, wanted: int = 1) -> None:
-        """Notes that places are taken; `has_room` was asked."""
+        """Counts places as taken; `has_room` must have said that there are so many."""
         self._of[share] = self._of.get(share, 0) + wanted
         self.taken += wanted
 
     def free(self, share: str, taken: int = 1) -> None:
-        """Notes that places are free again."""
+        """Counts `taken` places of an address as free again."""
         left = self._of.pop(share, 0) - taken
         assert left >= 0, "only what was taken is freed"
         if left:

@@ -84,7 +84,10 @@ class Retention:
         return self._state.serving or not self._head.is_agreed_upon
 
     def look(self, *, at_any_hour: bool = False) -> None:
-        """Looks once: refuses sends or takes them again, then deletes what may go, if need be in later turns."""
+        """Looks once: refuses sends or takes them again, then has what may go deleted, if need be in later turns.
+
+        `files_to_delete` (log/entries/expired_files.py) says what may go, and `Store.delete_head` deletes it.
+        """
         settings = self._settings.current.retention
         policy = _policy(settings, self._state.limits.hour_ms)
         self._at_any_hour |= at_any_hour

@@ -48,7 +48,7 @@ _NOT_ALLOWED: Final = Page(405, b"method not allowed\n")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Guest:
-    """One connection: what ends it, and the address that it comes from."""
+    """An open connection: the scope whose cancellation ends it, and the address that it comes from."""
 
     scope: trio.CancelScope
     address: str

@@ -181,11 +181,13 @@ class Handshakes:
     """
 
     def __init__(self, wait: WaitReadable = trio.lowlevel.wait_readable) -> None:
-        """By Trio's `wait` all are woken at once that speak or go at once."""
+        """`wait` returns when a socket can be read. With Trio's, all handshakes whose bytes have come are woken in the
+        same pass."""
         self._wait = wait
         self._is_computed = False
         self._waiting: dict[str, deque[trio.Event]] = {}
-        """By share (`share_of`), the one that is next first; each event says that it is this one's step."""
+        """By share (`share_of`), the next share first: an event for each handshake that waits for a step. It is set
+        when the step begins."""
 
     async def accept(self, sock: socket.socket, context: ssl.SSLContext, share: str) -> TlsSession:
         """Does the server's side of a handshake with somebody whose address counts as `share`. Raises RefusedError."""

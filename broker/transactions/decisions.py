@@ -66,9 +66,9 @@ class _Deciding:
     outcome: TransactionOutcome | None
     """None where the transaction is given up."""
     requests: list[tuple[Connection, RemotingCommand]] = field(default_factory=list)
-    """Those that want this outcome."""
+    """The requests for this outcome: they get SUCCESS when it is committed."""
     others: list[tuple[Connection, RemotingCommand]] = field(default_factory=list)
-    """Those that want another one."""
+    """The requests for another outcome: they are told that the transaction is decided otherwise."""
 
     def committed(self) -> None:
         self.decisions.decided(self.half_offset)
@@ -83,7 +83,7 @@ class _Deciding:
 
 
 def _decided_otherwise(outcome: TransactionOutcome | None) -> str:
-    """Returns what is told to who wants another outcome than this one."""
+    """Returns the remark of the response to a request that wants another outcome than this, the decided one."""
     what = "given up after too many checks" if outcome is None else _NAMES[outcome]
     return f"the transaction is decided: it was {what}"
 

@@ -64,7 +64,7 @@ _FIXED = {
 """By the lengths of the two hosts: the whole fixed part in one call, and the flags that say which of them is IPv6."""
 _FIXED_OF_V4 = _FIXED[HOST_V4_BYTES, HOST_V4_BYTES]
 FIXED_V4, _ = _FIXED_OF_V4
-"""That of a record whose hosts are both IPv4, as nearly all are."""
+"""The fixed part of a record whose hosts are both IPv4, as nearly all are."""
 _SHORT = struct.Struct(">h")
 SYS_FLAG_AT = struct.calcsize(">iIIiiqq")
 QUEUE_OFFSET_AT = struct.calcsize(">iIIii")

@@ -49,7 +49,8 @@ class IndexScrubber:
         self._damaged: IndexFile | None = None
         """The file to fill anew in the next pass, while the entries go by."""
         self._rebuilt: _Rebuilt | None = None
-        """What this pass has filled of it; None before the first keys. Its slots lead to all that is left till then."""
+        """What this pass has filled of `_damaged`, in its place; None before the first keys: until then queries find by
+        the damaged file's slots what is left of it."""
         self.corrected: list[tuple[MappedFile, int, int]] = []
         """Ranges of files that were written and are to be flushed: the caller takes them out."""
         self.given_up: list[str] = []
@@ -116,7 +117,7 @@ class IndexScrubber:
         return self._damaged is not None and self._damaged.name not in self._told
 
     end_offset = 1 << 62
-    """For the dispatcher: it walks, one by one."""
+    """Greater than any offset: so the dispatcher does not take runs, and calls `put` for each entry."""
 
     def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int], now_ms: int) -> None:
         """Takes the keys of entries that go by, as `IndexFiles.put` does. On a full disk a later pass does."""

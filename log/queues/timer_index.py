@@ -131,7 +131,10 @@ class TimerIndex:
     )
 
     def __init__(self, disk: Disk, queues: ConsumeQueues, run_units: int) -> None:
-        """So many units may wait in memory before they become a run. Raises DiskError."""
+        """`run_units` units may wait in memory before they become a run. Removes the runs of an earlier process.
+
+        Raises DiskError.
+        """
         self.run_units = run_units
         self._disk = disk
         self._queues = queues

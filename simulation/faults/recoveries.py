@@ -138,9 +138,9 @@ def forgotten_vote(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
 
 def unheard_promotion(stage: Stage, host: BrokerHost, fault: Fault) -> None:
-    """Of two voters one leads, and makes a voter of a learner; the other one does not hear of that. The leader loses
-    power before anything of it is flushed, and the new voter ends. So of those who are left nobody has the change in
-    its log, and the leader alone knows that there was one more.
+    """With two voters, the leader makes a voter of a learner, and the other voter does not hear of it. Then the leader
+    loses power before it has flushed the change, and the new voter is killed. So no log of a node that runs has the
+    change: only the leader knows, from its file of members (broker/replica/members_file.py), of the third voter.
     """
     if stage.flush != "async":
         return

@@ -86,7 +86,7 @@ def _give_away(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -
 
 
 def _give_elsewhere(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault) -> None:
-    """Leadership goes to one that has no part in it."""
+    """Hands leadership to a third node, to which nothing is happening; to the other one if there is no third."""
     third = [host for host in stage.members.in_service() if host not in (one, other)]
     heir = third[fault.target % len(third)] if third else other
     if give_leadership_to(stage, heir):

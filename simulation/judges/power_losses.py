@@ -120,9 +120,9 @@ class PowerLosses:
     # ---- the life of a log ---------------------------------------------------------------------------
 
     def started(self, host: BrokerHost, log: EntryLog, lacks: Loss | None) -> None:
-        """Notes that a process has recovered `log`, and flushed it; of what it has promised it may lack that.
+        """Notes that a process has recovered `log`, and flushed it. `lacks`: what it may lack, by its own judgement.
 
-        Raises Violation where nothing has taken anything from it: the node itself has left its disk so.
+        Raises Violation if it says that it may lack entries though no fault has taken any: it has lost them itself.
         """
         holder = self._holders.setdefault(host.name, _Holder())
         if lacks is Loss.ENTRIES and not (

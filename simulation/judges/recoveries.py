@@ -38,14 +38,14 @@ _NOBODYS: Final = (RecoveryRequest, RecoveryResponse)
 
 @dataclass(slots=True)
 class _Life:
-    """What one process of a node was told while it recovers."""
+    """What is known of one process of a node while it recovers."""
 
     loss: Loss | None
-    """As it was behind its last turn."""
+    """What it lacked at the end of its last turn."""
     told: dict[str, int] = field(default_factory=dict)
     """Node with a history -> the first term that it has told."""
     used_term: int | None = None
-    """The greatest of these terms, once all voters had told theirs that it knew then."""
+    """The greatest term in `told` at the moment when all voters that the node knew had told theirs."""
     asked: dict[tuple[str, int], int] = field(default_factory=dict)
     """(leader, term) -> where the log of that leader ended when it was asked first for an entry of its own."""
     has_led: bool = False

@@ -87,7 +87,7 @@ class Rooms(Invariant):
         return False
 
     def check_node(self, host: BrokerHost, replica: Replica) -> None:
-        """Whoever has led has freed the room of what was under way. Raises Violation."""
+        """At the end of a run: raises Violation if a node still counts something as under way that is not."""
         assert host.process is not None, "all nodes run at the end"
         node, log = host.process.node, replica.store.log
         if replica.applied_index != log.last_index:

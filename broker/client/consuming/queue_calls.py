@@ -174,7 +174,7 @@ class QueueCalls:
         started: list[tuple[MessageQueue, int, PendingCall, int]] = []
         """Queue, offset, call, operation of the trace."""
         left: list[tuple[MessageQueue, int]] = []
-        """What has no open connection to its leader, or was not confirmed there."""
+        """Offsets to ask for one by one: there was no open connection to their leader, or it did not confirm them."""
         for queue, offset in offsets:
             if is_outdated(queue):
                 continue

@@ -18,7 +18,10 @@ Over = Callable[[OneSend, SendResult | None, ClientError | None], None]
 
 
 class Window:
-    """At most ``in_flight`` sends under way, and as many as ``waiting_max`` that wait for their turn."""
+    """At most ``in_flight`` sends under way, and as many as ``waiting_max`` that wait for their turn.
+
+    Raises UsageError where one of the two is below 1.
+    """
 
     def __init__(
         self, runtime: Runtime, tasks: TaskGroup, in_flight: int, waiting_max: int, over: Over

@@ -115,8 +115,8 @@ class FollowedLog:
         return VIOLATED if self._told else UNDECIDED if self._unsure else LINEARIZABLE
 
     def last(self) -> list[tuple[str, Finding]]:
-        """As :meth:`settle`, when nothing is to come any more. What may have been explained by what came late is told
-        again if it was not."""
+        """Judge the rest, when nothing is to come any more; returns findings as :meth:`settle` does. If operations came
+        late, findings that these might have explained are returned once more where they did not."""
         if self.late:
             self._told = {one for one in self._told if one[1] not in MISSING_MAY_EXPLAIN}
         self.late = 0

@@ -73,7 +73,8 @@ def _with_others_left(wrong: SearchResult, left: Sequence[Stay]) -> SearchResult
 
 
 def _in_order(values: Sequence[Stay]) -> Iterator[Stay]:
-    """Every value after all that come before it; of those that may come next the one whose put ended first."""
+    """Yields the values in the order in which the queue has them. Each follows all that must come before it; where
+    several could come next, the one whose put ended first does."""
     numbers = range(len(values))
     by_put = sorted(numbers, key=lambda one: values[one].put_from)
     by_take = sorted(numbers, key=lambda one: values[one].take_from)

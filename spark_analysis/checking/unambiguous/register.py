@@ -138,7 +138,10 @@ def _circle(changes: Sequence[Call]) -> list[int]:
 
 
 def _placed(blocks: Sequence[_Block]) -> SearchResult:
-    """Blocks that take time one after the other, all others at a moment between them."""
+    """Gives every block its place in time; returns their order, or a violation by two blocks that exclude each other.
+
+    Blocks that take time come one after the other; each of the others happens at one moment outside of them.
+    """
     taking = sorted(
         (one for one in blocks if one.ended_first < one.begun_last), key=lambda one: one.ended_first
     )
