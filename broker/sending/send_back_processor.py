@@ -158,7 +158,7 @@ class SendBackProcessor:
                 [PutTopic(config, self._time.group_ms, if_absent=True)],
                 lambda _: self._requests.handle_admitted(connection, command),
                 # Nothing of the message is in the log: the next leader may have it.
-                lambda: self._requests.forward(connection, command),
+                lambda: self._requests.forward_late(connection, command),
             )
         except TooManyError as error:
             raise RequestError(
