@@ -38,6 +38,8 @@ class Subscription:
         Raises UsageError.
         """
         if isinstance(wanted, SqlFilter):
+            if not wanted.expression.strip():  # which brokers take for *, and * is no condition
+                raise UsageError(f"topic {topic!r}: an SqlFilter needs a condition")
             return cls(topic, wanted.expression, "SQL92", frozenset(), version)
         tags = [tag.strip() for tag in wanted.split("||") if tag.strip()]
         if not tags or tags == ["*"]:

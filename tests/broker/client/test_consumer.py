@@ -14,6 +14,7 @@ import trio
 
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.intake import FetchLimits
+from broker.client.consuming.subscription import SqlFilter
 from broker.client.errors import BrokerError, ClientClosed, ConnectionFailed, DamagedMessage, UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.remoting.bodies import HeartbeatData
@@ -717,8 +718,8 @@ async def test_slaves_get_heartbeats_of_consumers(world: World, runtime: ClientR
     assert leader.received(RequestCode.UNREGISTER_CLIENT)
 
 
-@pytest.mark.parametrize("topics", [{}, {"t": "* || a"}, {"t": "||"}])
-async def test_impossible_subscriptions_are_refused(runtime: ClientRuntime, topics: dict[str, str]) -> None:
+@pytest.mark.parametrize("topics", [{}, {"t": "* || a"}, {"t": "||"}, {"t": SqlFilter(" ")}])
+async def test_impossible_subscriptions_are_refused(runtime: ClientRuntime, topics: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Consumer(NAME_SERVER, group="c", topics=topics, runtime=runtime)
 
