@@ -28,6 +28,7 @@ from spark_analysis.checking.proofs import (
 from spark_analysis.checking.queues.log_model import LogFindings, check_log
 from spark_analysis.checking.registers import RegisterFindings, check_offsets
 from spark_analysis.checking.replicas.invariants import check_replicas
+from spark_analysis.checking.replicas.names import named_events, replica_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,7 +94,7 @@ def check_distributed(history: History, *, drained: bool = False, sparse: bool =
     if facts["transactions"]:
         gathered.add_circles(find_cycles(history.operations), lambda ops: _rows_of(ops, history.operations))
     if facts["replica_events"]:
-        replicas = kept(check_replicas(history.events))
+        replicas = kept(check_replicas(named_events(history.events, facts["groups"])))
         broken = {row["kind"]: row["count"] for row in replicas.groupBy("kind").count().collect()}
         in_order = replicas.orderBy("kind", "position", "key", "detail").limit(REPLICA_FINDINGS_LISTED)
         first = in_order.select("kind", "key", "position", "detail").collect()
@@ -144,7 +145,8 @@ def _facts(history: History) -> tuple[dict[str, Any], int]:
     (names,) = history.operations.agg(
         sf.count_distinct("key").alias("queues"), sf.count_distinct("client").alias("clients")
     ).collect()
-    nodes = history.events.where("kind NOT IN ('fault', 'note')").groupBy("node").count().collect()
+    nodes = history.events.where("kind NOT IN ('fault', 'note')").groupBy("group", "node").count().collect()
+    groups = sorted({row["group"] or "" for row in nodes})
     return facts_of(
         outcomes,
         transactions=transactions,
@@ -152,5 +154,6 @@ def _facts(history: History) -> tuple[dict[str, Any], int]:
         clients=names["clients"],
         first_ns=first,
         last_ns=last,
-        replica_events={row["node"]: row["count"] for row in nodes},
+        groups=groups,
+        replica_events={replica_name(row["group"], row["node"], groups): row["count"] for row in nodes},
     ), total

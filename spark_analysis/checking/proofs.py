@@ -103,10 +103,11 @@ def facts_of(
     clients: int,
     first_ns: int | None,
     last_ns: int | None,
+    groups: Sequence[str],
     replica_events: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Sum up in numbers what was checked: operations by function and outcome, replica events by node, and the time from
-    the first invocation to the last end."""
+    """Sum up in numbers what was checked: operations by function and outcome, the broker groups whose replicas
+    recorded, their events by node, and the time from the first invocation to the last end."""
     return {
         "functions": {
             function: dict(sorted(counts.items())) for function, counts in sorted(outcomes.items())
@@ -116,6 +117,7 @@ def facts_of(
         "clients": clients,
         "first_ns": first_ns,
         "seconds": ((last_ns or 0) - (first_ns or 0)) / 1e9,
+        "groups": list(groups),
         "replica_events": dict(sorted(replica_events.items(), key=lambda item: str(item[0]))),
     }
 

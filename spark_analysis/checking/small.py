@@ -29,6 +29,7 @@ from spark_analysis.checking.queues.reference import QueueFindings, check_queues
 from spark_analysis.checking.queues.unknown_appends import Finding
 from spark_analysis.checking.registers import INITIAL, Access, check_register
 from spark_analysis.checking.replicas.files import place_of_file
+from spark_analysis.checking.replicas.names import groups_of, named_rows
 from spark_analysis.checking.replicas.reference import NO_INDEX, ReplicaEvent, replica_findings
 from spark_analysis.checking.verdict import Verdict
 from spark_analysis.importing import schema
@@ -96,11 +97,13 @@ def _together(history: History) -> DataFrame:
 def check_rows(path: str, rows: Sequence[Row], *, drained: bool = False, sparse: bool = False) -> Verdict:
     """Judge a history from rows of schema.OPERATIONS, schema.EVENT_TABLE and damage, told apart by ``record``."""
     operations = [row for row in rows if row["record"] == "operation"]
-    events = [row for row in rows if row["record"] == "event"]
+    recorded = [row for row in rows if row["record"] == "event"]
+    groups = groups_of(recorded)
+    events = named_rows(recorded, groups)
     damages = sorted(
         (row for row in rows if row["record"] == "damage"), key=lambda row: (row["file"], row["position"])
     )
-    facts = _facts(operations, events) | damage_facts(Counter(row["kind"] for row in damages))
+    facts = _facts(operations, events, groups) | damage_facts(Counter(row["kind"] for row in damages))
     queues, changes = operations_by_queue(operations)
     judged = check_queues(queues, sparse=sparse)
     found = [_found(key, one) for key, queue in judged.items() for one in queue.findings]
@@ -159,7 +162,7 @@ def _found(key: str, one: Finding) -> Found:
     return Found(one.kind, key, one.position, one.lower_ns, one.upper_ns)
 
 
-def _facts(operations: Sequence[Row], events: Sequence[Row]) -> dict[str, Any]:
+def _facts(operations: Sequence[Row], events: Sequence[Row], groups: Sequence[str]) -> dict[str, Any]:
     """Count the operations of the history; returns :func:`facts_of` them."""
     outcomes: dict[str, Counter[str]] = defaultdict(Counter)
     for (function, outcome), count in Counter(
@@ -176,6 +179,7 @@ def _facts(operations: Sequence[Row], events: Sequence[Row]) -> dict[str, Any]:
         clients=len({row["client"] for row in operations} - {None}),
         first_ns=min(begins, default=None),
         last_ns=max((*begins, *ends), default=None),
+        groups=groups,
         replica_events=nodes,
     )
 

@@ -5,8 +5,10 @@
 and a few events of replicas for a finding about them (:mod:`.evidence`).
 """
 
+from dataclasses import replace
 from typing import Final
 
+from spark_analysis.checking.replicas.names import named_events
 from spark_analysis.checking.verdict import Verdict
 from spark_analysis.importing.history import History
 from spark_analysis.telling.names import names_of, operations_of
@@ -20,13 +22,15 @@ EVENTS_MAX: Final = 5000
 
 def collect_report(verdict: Verdict, history: History) -> ReportData:
     """Bring all that the page of one history needs from Spark."""
+    groups = verdict.facts.get("groups", ())
+    history = replace(history, events=named_events(history.events, groups))
     windows = windows_of(verdict.anomalies, history)
     around = (operation for window in windows.values() for operation in window.operations)
     return ReportData(
         tuple(_events(history)),
         tuple(panels_of(verdict, history)) if verdict.operations else (),
         windows,
-        evidence_of(verdict.anomalies, history),
+        evidence_of(verdict.anomalies, history, groups),
         names_of(history, [*operations_of(verdict.anomalies), *around]),
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_analysis.checking.replicas.names import group_before
 from spark_analysis.checking.verdict import REPLICA_ANOMALIES, Anomaly
 from spark_analysis.importing.history import History
 from spark_analysis.telling.report.tables import TracedEvent
@@ -18,7 +19,7 @@ EVIDENCE_OF_A_KIND: Final = 6
 EVIDENCE_ROWS: Final = 20
 EVENT_COLUMNS: Final = (
     *("node", "kind", "time_ns", "role", "term", "first_index", "last_index", "digest", "detail"),
-    "targets",
+    *("targets", "group"),
 )
 
 
@@ -28,8 +29,10 @@ def event_of(row: Any) -> TracedEvent:
     return TracedEvent(**columns | {"targets": tuple(row["targets"] or ())})
 
 
-def evidence_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, tuple[TracedEvent, ...]]:
-    """For findings about replicas the events that show them; one query."""
+def evidence_of(
+    anomalies: Sequence[Anomaly], history: History, groups: Sequence[str]
+) -> dict[int, tuple[TracedEvent, ...]]:
+    """For findings about replicas of these groups the events that show them; one query."""
     from pyspark.sql import Window as Over
     from pyspark.sql import functions as sf
 
@@ -37,7 +40,9 @@ def evidence_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, tup
     for kind in REPLICA_ANOMALIES:
         places = [place for place, one in enumerate(anomalies) if one.kind == kind][:EVIDENCE_OF_A_KIND]
         chosen += [
-            (place, condition) for place in places if (condition := _shows(anomalies[place])) is not None
+            (place, condition)
+            for place in places
+            if (condition := _shows(anomalies[place], groups)) is not None
         ]
     if not chosen:
         return {}
@@ -59,7 +64,7 @@ def evidence_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, tup
     return {place: telling(anomalies[place], events) for place, events in found.items()}
 
 
-def _shows(anomaly: Anomaly) -> Column | None:
+def _shows(anomaly: Anomaly, groups: Sequence[str]) -> Column | None:
     """The condition for events that show a finding: both sides of the contradiction."""
     from pyspark.sql import functions as sf
 
@@ -69,7 +74,8 @@ def _shows(anomaly: Anomaly) -> Column | None:
     last = sf.col("last_index")
     match anomaly.kind:
         case "two-leaders":
-            return (kind == "role") & (sf.col("role") == "leader") & (sf.col("term") == position)
+            led = sf.col("node").isin(anomaly.detail.split(" and "))
+            return led & (kind == "role") & (sf.col("role") == "leader") & (sf.col("term") == position)
         case "term-went-back":
             return node & kind.isin("role", "start") & sf.col("term").isin(position, other)
         case "commit-went-back":
@@ -82,7 +88,8 @@ def _shows(anomaly: Anomaly) -> Column | None:
             numbers = numbers_in(anomaly.detail)  # the second, of several: where the leader's log ended
             term, end = sf.lit(numbers[0]), sf.lit(numbers[1]) if len(numbers) > 2 else position - 1
             leads = node & (sf.col("role") == "leader") & (sf.col("term") == term) & (last == end)
-            return leads | ((kind == "commit") & (last == other) & (sf.col("term") < term))
+            knew = (kind == "commit") & (last == other) & (sf.col("term") < term)
+            return leads | (knew & sf.col("node").startswith(group_before(anomaly.key, groups)))
         case "log-mismatch":
             return either & (kind == "append") & (sf.col("first_index") == position)
         case "prefix-mismatch":

@@ -25,6 +25,7 @@ class Band:
     start: float
     stop: float
     label: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def roles(bands: Sequence[Band], axis: Axis, y: float) -> tuple[list[str], float
     """One row for each node; returns the y below. What is narrower than a pixel is left out next to another."""
     content: list[str] = []
     for node in sorted({band.node for band in bands}):
-        content.append(text_at(LEFT - 8, y + 13, shortened(node, LEFT - 74), "end", node))
+        content.append(text_at(LEFT - 8, y + 13, shortened(node, LEFT - 14), "end", node))
         drawn_to = -math.inf
         for band in bands:
             if band.node != node or band.stop <= axis.start or band.start >= axis.stop:
@@ -59,22 +60,27 @@ def roles(bands: Sequence[Band], axis: Axis, y: float) -> tuple[list[str], float
     return content, y
 
 
-def no_leader(bands: Sequence[Band], axis: Axis, top: float, bottom: float) -> str:
-    """A tint where no node led, so that a wait in a lane explains itself."""
-    free = [(axis.start, axis.stop)]
-    for band in bands:
-        if band.role == "leader":
-            free = [
-                piece
-                for low, high in free
-                for piece in ((low, min(high, band.start)), (max(low, band.stop), high))
-                if piece[0] < piece[1]
-            ]
-    return "".join(
-        f"<g><title>no leader</title>"
-        f"{rectangle(axis.x(low), top, axis.x(high) - axis.x(low), bottom - top, 'leaderless')}</g>"
-        for low, high in free
-    )
+def no_leader(bands: Sequence[Band], axis: Axis, top: float, bottom: float, only: str | None = None) -> str:
+    """A tint where no node of a group led, so that a wait in a lane explains itself; of each group, or of one."""
+    groups = sorted({band.group for band in bands})
+    content = ""
+    for group in groups if only is None else [only]:
+        free = [(axis.start, axis.stop)]
+        for band in bands:
+            if band.role == "leader" and band.group == group:
+                free = [
+                    piece
+                    for low, high in free
+                    for piece in ((low, min(high, band.start)), (max(low, band.stop), high))
+                    if piece[0] < piece[1]
+                ]
+        about = f"no leader of {group}" if group and len(groups) > 1 else "no leader"
+        content += "".join(
+            f"<g><title>{escape(about)}</title>"
+            f"{rectangle(axis.x(low), top, axis.x(high) - axis.x(low), bottom - top, 'leaderless')}</g>"
+            for low, high in free
+        )
+    return content
 
 
 def fault_lines(marks: Sequence[Mark], axis: Axis, bottom: float) -> list[str]:

@@ -17,19 +17,21 @@ _CALL_MAX: Final = 40
 
 def role_bands(events: Iterable[TracedEvent], until_s: float, first_ns: int) -> list[Band]:
     """The roles of each node over time, in seconds after ``first_ns``. A node is down between its end (or its kill) and
-    its next start."""
+    its next start. A fault may name it as its group does, without the group."""
     bands: list[Band] = []
     current: dict[str, tuple[float, str, str]] = {}
+    groups: dict[str, str] = {}
 
     def change(node: str, second: float, role: str | None, label: str = "") -> None:
         begun = current.pop(node, None)
         if begun is not None and second > begun[0]:
-            bands.append(Band(node, begun[1], begun[0], second, begun[2]))
+            bands.append(Band(node, begun[1], begun[0], second, begun[2], groups[node]))
         if role is not None:
             current[node] = (second, role, label)
 
     for event in events:
         second = (event.time_ns - first_ns) / 1e9
+        groups.setdefault(event.node, event.group or "")
         if event.kind == "role":
             assert event.role is not None
             label = f"term {event.term}" if event.role == "leader" else ""
@@ -41,9 +43,9 @@ def role_bands(events: Iterable[TracedEvent], until_s: float, first_ns: int) -> 
         elif event.kind == "stop":
             change(event.node, second, "down")
         elif event.kind == "fault" and (event.detail or "").partition(":")[0] in ENDS_PROCESSES:
-            for target in list(current) if "group" in event.targets else event.targets:
-                if target in current:
-                    change(target, second, "down")
+            for node in list(current):
+                if not {"group", node, node.removeprefix(f"{groups[node]}/")}.isdisjoint(event.targets):
+                    change(node, second, "down")
     for node, (begun, _, _) in sorted(current.items()):
         change(node, max(until_s, begun), None)
     return bands

@@ -83,6 +83,7 @@ class _Scale:
                 self(band.start * 1e9),
                 self(band.stop * 1e9),
                 f"{ROLE_WORDS.get(band.role, band.role)}{', ' if band.label else ''}{band.label}",
+                band.group,
             )
             for band in role_bands(events, until_ns / 1e9, 0)
         ]
@@ -131,7 +132,9 @@ class _Draughtsman:
             "Each row is a client, each bar an operation from its call to its answer; the red ones together are the "
             "contradiction, the grey ones went on around them on the same queue."
         )
-        drawing, note = self._drawing(bars, scale, window.low_ns, window.high_ns, gap)
+        drawing, note = self._drawing(
+            bars, scale, window.low_ns, window.high_ns, self._group_of(anomaly.key), gap
+        )
         return _figure(anomaly, told, reading + note, drawing, lines)
 
     def replicas(self, anomaly: Anomaly, evidence: Sequence[TracedEvent]) -> Figure:
@@ -142,17 +145,29 @@ class _Draughtsman:
         bars = [bar_of_event(event, scale) for event in evidence]
         lines = [sentence(event, self.first_ns) for event in evidence]
         reading = "Each row is a replica, each red mark something that it recorded."
-        drawing, note = self._drawing(bars, scale, begin - margin, end + margin)
+        group = evidence[0].group or ""
+        drawing, note = self._drawing(bars, scale, begin - margin, end + margin, group)
         return _figure(anomaly, stories.story(anomaly, self.first_ns), reading + note, drawing, lines)
 
+    def _group_of(self, queue: str) -> str | None:
+        """The group that has a queue, where the queue is called as Trivet's client calls it, orders/broker-a:2."""
+        groups = {one.group for one in self.events if one.group}
+        return next((group for group in groups if f"/{group}:" in queue), None)
+
     def _drawing(
-        self, bars: Sequence[Bar], scale: _Scale, low_ns: int, high_ns: int, gap: Gap | None = None
+        self,
+        bars: Sequence[Bar],
+        scale: _Scale,
+        low_ns: int,
+        high_ns: int,
+        group: str | None,
+        gap: Gap | None = None,
     ) -> tuple[str, str]:
         """The SVG, and a sentence about what stands behind the bars."""
         low, high = scale(low_ns), scale(high_ns)
         bands, faults = scale.bands(self.events, high_ns), scale.marks(self.faults, low, high)
         note = " Below, what the replicas were meanwhile; a yellow ground is a time without a leader."
-        drawing = timeline(bars, bands, faults, low, high, unit=scale.caption, gap=gap)
+        drawing = timeline(bars, bands, faults, low, high, unit=scale.caption, gap=gap, group=group)
         return drawing, note if bands else ""
 
 

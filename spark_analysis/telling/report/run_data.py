@@ -1,6 +1,7 @@
 """Throughput, latency and lag over the run, in at most `SLICES_MAX` moments of at most `FUNCTIONS_SHOWN` lines."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from spark_analysis.checking.verdict import Verdict
@@ -11,6 +12,7 @@ SLICES_MIN: Final = 40
 SLICES_MAX: Final = 200
 FUNCTIONS_SHOWN: Final = 4
 NODES_SHOWN: Final = 6
+GROUPS_SHOWN: Final = 9
 RARE: Final = 200
 """No line is drawn for a function that is less than one operation in so many: it would be a few dots."""
 _PER_SLICE: Final = 20
@@ -60,12 +62,7 @@ def panels_of(verdict: Verdict, history: History) -> list[Panel]:
     if rows:
         by_slice = {(row["function"], row["slice"]): (row["count"], row["latency"]) for row in rows}
         drawn += rate_and_latency(shown, by_slice, slices, slice_ns)
-    committed = _committed(history, start_ns, slice_ns, slices)
-    if committed:
-        drawn.append(
-            Panel("Replica lag", "entries committed behind the furthest", lag(committed, slices, slice_ns))
-        )
-    return drawn
+    return drawn + lags(_committed(history, start_ns, slice_ns, slices), slices, slice_ns)
 
 
 def rate_and_latency(
@@ -87,8 +84,12 @@ def rate_and_latency(
     ]
 
 
-def _committed(history: History, start_ns: int, slice_ns: int, slices: int) -> dict[tuple[str, int], int]:
-    """(node, slice) -> the commit index that it stated last there; a slice without a commit has no row."""
+def _committed(
+    history: History, start_ns: int, slice_ns: int, slices: int
+) -> dict[tuple[str, str, int], int]:
+    """(group, node, slice) -> the commit index that it stated last there, of the replicas that are drawn; a slice
+    without a commit has no row."""
+    from pyspark.sql import Window
     from pyspark.sql import functions as sf
 
     at = sf.floor((sf.col("time_ns") - start_ns) / slice_ns)
@@ -96,13 +97,31 @@ def _committed(history: History, start_ns: int, slice_ns: int, slices: int) -> d
         history.events.where("kind = 'commit'")
         .withColumn("slice", sf.greatest(sf.lit(0), at))
         .where(sf.col("slice") < slices)
-        .groupBy("node", "slice")
+        .groupBy(sf.coalesce("group", sf.lit("")).alias("group"), "node", "slice")
         .agg(sf.max_by("last_index", sf.struct("time_ns", "position")).alias("committed"))
-        .orderBy("node", "slice")
-        .limit(NODES_SHOWN * slices)
+        .withColumn("place", sf.dense_rank().over(Window.partitionBy("group").orderBy("node")))
+        .where(sf.col("place") <= NODES_SHOWN)
+        .orderBy("group", "node", "slice")
+        .limit(GROUPS_SHOWN * NODES_SHOWN * slices)
         .collect()
     )
-    return {(row["node"], row["slice"]): row["committed"] for row in rows}
+    return {(row["group"], row["node"], row["slice"]): row["committed"] for row in rows}
+
+
+def lags(committed: Mapping[tuple[str, str, int], int], slices: int, slice_ns: int) -> list[Panel]:
+    """A panel for each group, from (group, node, slice) -> commit index: indices are a group's own."""
+    by_group: dict[str, dict[tuple[str, int], int]] = {}
+    for (group, node, number), index in sorted(committed.items()):
+        by_group.setdefault(group, {})[node, number] = index
+    unit = "entries committed behind the furthest"
+    return [
+        Panel(
+            f"Replica lag, {group}" if group and len(by_group) > 1 else "Replica lag",
+            unit,
+            lag(of_group, slices, slice_ns),
+        )
+        for group, of_group in islice(by_group.items(), GROUPS_SHOWN)
+    ]
 
 
 def lag(committed: dict[tuple[str, int], int], slices: int, slice_ns: int) -> tuple[Series, ...]:

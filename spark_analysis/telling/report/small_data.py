@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from spark_analysis.checking.register_names import queue_and_group
+from spark_analysis.checking.replicas.names import group_before, named_rows
 from spark_analysis.checking.verdict import REGISTER_ANOMALIES, REPLICA_ANOMALIES, Anomaly, Verdict
 from spark_analysis.importing.history_rows import HistoryRows
 from spark_analysis.telling.names import NAMED_MAX, names_from, operations_of
@@ -22,10 +23,9 @@ from spark_analysis.telling.report.evidence import (
     telling,
 )
 from spark_analysis.telling.report.run_data import (
-    NODES_SHOWN,
     cut_into_slices,
     frequent,
-    lag,
+    lags,
     rate_and_latency,
 )
 from spark_analysis.telling.report.run_figure import Panel
@@ -48,6 +48,8 @@ ROLES: Final = ("role", "start", "stop", "fault")
 
 def collect_small_report(verdict: Verdict, history: HistoryRows) -> ReportData:
     """All that the page of one short history needs."""
+    groups = verdict.facts.get("groups", ())
+    history = replace(history, events=named_rows(history.events, groups))
     windows = windows_of_rows(verdict.anomalies, history)
     around = (operation for window in windows.values() for operation in window.operations)
     events = sorted(
@@ -58,7 +60,7 @@ def collect_small_report(verdict: Verdict, history: HistoryRows) -> ReportData:
         tuple(event_of(one) for one in events[:EVENTS_MAX]),
         tuple(_panels(verdict, history)) if verdict.operations else (),
         windows,
-        _evidence(verdict.anomalies, history),
+        _evidence(verdict.anomalies, history, groups),
         names_of_rows(history, [*operations_of(verdict.anomalies), *around]),
     )
 
@@ -140,27 +142,25 @@ def _panels(verdict: Verdict, history: HistoryRows) -> list[Panel]:
             for place, listed in took.items()
         }
         drawn += rate_and_latency(shown, by_slice, slices, slice_ns)
-    committed: dict[tuple[str, int], tuple[int, int, int]] = {}
+    committed: dict[tuple[str, str, int], tuple[int, int, int]] = {}
     for event in history.events:
         number = max(0, (event["time_ns"] - start_ns) // slice_ns)
         if event["kind"] == "commit" and number < slices:
             said = (event["time_ns"], event["position"], event["last_index"])
-            place = (event["node"], number)
+            place = (event["group"] or "", event["node"], number)
             committed[place] = max(committed.get(place, said), said)
-    if committed:
-        first = sorted(committed)[: NODES_SHOWN * slices]
-        behind = lag({place: committed[place][2] for place in first}, slices, slice_ns)
-        drawn.append(Panel("Replica lag", "entries committed behind the furthest", behind))
-    return drawn
+    return drawn + lags({place: said[2] for place, said in committed.items()}, slices, slice_ns)
 
 
-def _evidence(anomalies: Sequence[Anomaly], history: HistoryRows) -> dict[int, tuple[TracedEvent, ...]]:
+def _evidence(
+    anomalies: Sequence[Anomaly], history: HistoryRows, groups: Sequence[str]
+) -> dict[int, tuple[TracedEvent, ...]]:
     """For findings about replicas the events that show them."""
     found: dict[int, tuple[TracedEvent, ...]] = {}
     for kind in REPLICA_ANOMALIES:
         places = [place for place, one in enumerate(anomalies) if one.kind == kind][:EVIDENCE_OF_A_KIND]
         for place in places:
-            shows = _shows(anomalies[place])
+            shows = _shows(anomalies[place], groups)
             by_side: dict[tuple[str, str], list[Row]] = defaultdict(list)
             for event in history.events:
                 if shows(event):
@@ -176,13 +176,17 @@ def _evidence(anomalies: Sequence[Anomaly], history: HistoryRows) -> dict[int, t
     return found
 
 
-def _shows(anomaly: Anomaly) -> Callable[[Row], bool]:
+def _shows(anomaly: Anomaly, groups: Sequence[str]) -> Callable[[Row], bool]:
     """Tells whether an event shows a finding: both sides of the contradiction."""
     node, position, other = anomaly.key, anomaly.position, number_in(anomaly.detail)
     either = node.split(" and ")
     match anomaly.kind:
         case "two-leaders":
-            return lambda one: one["kind"] == "role" and one["role"] == "leader" and one["term"] == position
+            leaders = anomaly.detail.split(" and ")
+            return lambda one: (
+                one["node"] in leaders
+                and (one["kind"], one["role"], one["term"]) == ("role", "leader", position)
+            )
         case "term-went-back":
             return lambda one: (
                 one["node"] == node
@@ -202,6 +206,7 @@ def _shows(anomaly: Anomaly) -> Callable[[Row], bool]:
             numbers = numbers_in(anomaly.detail)  # the second, of several: where the leader's log ended
             assert position is not None
             term, end = numbers[0], numbers[1] if len(numbers) > 2 else position - 1
+            group = group_before(node, groups)
             return lambda one: (
                 (
                     one["node"] == node
@@ -212,6 +217,7 @@ def _shows(anomaly: Anomaly) -> Callable[[Row], bool]:
                     and one["last_index"] == other
                     and one["term"] is not None
                     and one["term"] < term
+                    and one["node"].startswith(group)
                 )
             )
         case "log-mismatch":

@@ -8,7 +8,9 @@ from spark_analysis.telling.report.run_figure import Panel
 
 @dataclass(frozen=True, slots=True)
 class TracedEvent:
-    """A record of a replica or a driver, at ``time_ns``; the columns of schema.EVENTS that a report shows."""
+    """A record of a replica or a driver, at ``time_ns``; the columns of schema.EVENT_TABLE that a report shows.
+
+    ``node`` is the replica's name in the history (:mod:`spark_analysis.checking.replicas.names`)."""
 
     node: str
     kind: str
@@ -20,6 +22,7 @@ class TracedEvent:
     digest: int | None = None
     detail: str | None = None
     targets: tuple[str, ...] = ()
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,11 +52,12 @@ def timeline(
     *,
     unit: str = "milliseconds",
     gap: Gap | None = None,
+    group: str | None = None,
 ) -> str:
     """Draw clients as lanes, each operation from invocation to completion, and replicas below.
 
-    Times without a leader, faults, and the ``gap`` between the end of one operation and the beginning of another go
-    through all lanes.
+    Times without a leader (of ``group``, or of any), faults, and the ``gap`` between the end of one operation and the
+    beginning of another go through all lanes.
     """
     axis = Axis(start, stop)
     top = (FLAG if marks else 0) + 8.0
@@ -73,11 +74,11 @@ def timeline(
         y += height
     clients_end = y
     if bands:
-        y += 10
-        content.append(text_at(0, y + 12, "replicas", "start", "", "small"))
+        y += 18
+        content.append(text_at(0, y - 2, "replicas", "start", "", "small"))
         drawn, y = roles(bands, axis, y)
         content += drawn
-        stripes.append(no_leader(bands, axis, top, clients_end))
+        stripes.append(no_leader(bands, axis, top, clients_end, group))
     if gap is not None:
         content += _gap(gap, axis, top, clients_end)
     # What stands first in an SVG lies below: lines and stripes may go through the lanes, and hide no operation.

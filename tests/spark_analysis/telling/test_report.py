@@ -79,8 +79,22 @@ def pages() -> Iterator[tuple[str, Verdict, ReportData]]:
     yield "no replicas, no faults", unwatched, replace(data_for(good), events=())
     keyed = verdict_of("not-linearizable", facts={"model": "cas-register", "keys": 3, "bad_lines": 0})
     yield "keyed", keyed, ReportData()
+    grouped = verdict_of("stale-read", "two-leaders")
+    yield "several groups", grouped, _in_groups(grouped, "broker-a", "broker-b", "broker-of-a-long-name")
     crowd = verdict_of("stale-read", facts=FACTS | {"clients": 5000})
     yield "a crowd", crowd, _crowd(crowd)
+
+
+def _in_groups(verdict: Verdict, *groups: str) -> ReportData:
+    """The same failover in each group."""
+    data = data_for(verdict)
+    events = [replace(one, node=f"{name}/{one.node}", group=name) for name in groups for one in data.events]
+    lag = next(panel for panel in data.panels if panel.title == "Replica lag")
+    series = [replace(one, name=f"{name}/{one.name}") for name in groups for one in lag.series]
+    panels = [replace(lag, title=f"Replica lag, {name}", series=series) for name in groups]
+    return replace(
+        data, events=tuple(sorted(events, key=lambda one: one.time_ns)), panels=(*data.panels[:2], *panels)
+    )
 
 
 def _crowd(verdict: Verdict) -> ReportData:
