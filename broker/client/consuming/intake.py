@@ -68,8 +68,16 @@ class FetchLimits:
     suspend_s: float = 15.0
 
     def __post_init__(self) -> None:
-        if min(self.messages, self.size_bytes, self.batch, self.batch_bytes) < 1 or self.suspend_s < 0:
-            raise UsageError(f"{self}: bounds are at least 1, and the time is not negative")
+        for name, least in (
+            ("messages", 1),
+            ("size_bytes", 1),
+            ("batch", 1),
+            ("batch_bytes", 1),
+            ("suspend_s", 0),
+        ):
+            value = getattr(self, name)
+            if value < least:
+                raise UsageError(f"FetchLimits: {name} is {value}, and must be at least {least}")
 
 
 @dataclass(slots=True, eq=False)

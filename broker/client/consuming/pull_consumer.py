@@ -15,6 +15,7 @@ from broker.client.consuming.queue_calls import QueueCalls, SearchBoundary
 from broker.client.consuming.subscription import SqlFilter, Subscription
 from broker.client.errors import UsageError
 from broker.client.message import MessageQueue, MessageView
+from broker.client.producing.outgoing import check_name
 from broker.client.transport.core import ClientCore, CoreBlock
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.options import ConnectionOptions
@@ -35,6 +36,8 @@ class PullConsumer(CoreBlock):
     - ``limits``: bounds reading ahead. ``trace``: records pulls, questions and commits (docs/trace-format.md).
     - ``name_servers``, ``runtime``, ``tls``, ``credentials``: as for `Producer`.
 
+    Raises MessageRejected for a group whose name no broker takes.
+
     Questions and commits raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable. Every method but
     `positions` raises ClientClosed outside the block.
     """
@@ -51,6 +54,7 @@ class PullConsumer(CoreBlock):
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:
+        check_name("group", group)
         self.group = group
         self.core = ClientCore(ConnectionOptions(name_servers, runtime, tls, credentials, trace))
         self._runtime = self.core.runtime

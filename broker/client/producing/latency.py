@@ -36,12 +36,13 @@ class LatencyClasses:
 
     def __post_init__(self) -> None:
         latencies = [latency for latency, _ in self.avoided_ms]
-        if latencies != sorted(set(latencies)) or any(
-            least < 0 or avoided < 0 for least, avoided in self.avoided_ms
-        ):
+        if latencies != sorted(set(latencies)):
             raise UsageError(
-                f"latency classes {self.avoided_ms}: latencies must grow, and nothing be negative"
+                f"avoided_ms: the latencies {latencies} must grow, each be larger than the one before it"
             )
+        for pair in self.avoided_ms:
+            if min(pair) < 0:
+                raise UsageError(f"avoided_ms: {pair} has a negative number; both must be at least 0")
 
     def avoided_for_ms(self, latency_ms: float) -> int:
         """Return for how many milliseconds a group is avoided after an attempt of this latency."""

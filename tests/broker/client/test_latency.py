@@ -37,10 +37,18 @@ def test_the_references_classes(classes: LatencyClasses, facts: str) -> None:
         assert classes.avoided_for_ms(int(latency)) == int(avoided), latency
 
 
-def test_classes_must_make_sense() -> None:
-    for wrong in (((100, 1), (50, 2)), ((50, -1),), ((50, 1), (50, 2))):
-        with pytest.raises(UsageError):
-            LatencyClasses(wrong)
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (((100, 1), (50, 2)), r"\[100, 50\] must grow"),
+        (((50, 1), (50, 2)), r"\[50, 50\] must grow"),
+        (((50, -1),), r"\(50, -1\) has a negative number"),
+        (((-1, 50),), r"\(-1, 50\) has a negative number"),
+    ],
+)
+def test_classes_must_make_sense(wrong: tuple[tuple[int, int], ...], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        LatencyClasses(wrong)
 
 
 def queues(*names: str) -> list[MessageQueue]:

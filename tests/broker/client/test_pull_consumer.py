@@ -9,7 +9,7 @@ import trio
 from broker.client.admin import AdminClient
 from broker.client.consuming.intake import FetchLimits
 from broker.client.consuming.pull_consumer import PullConsumer
-from broker.client.errors import BrokerError, UsageError
+from broker.client.errors import BrokerError, MessageRejected, UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import response
@@ -228,9 +228,16 @@ async def test_a_name_server_that_hangs_keeps_no_question_from_another_member(
         assert await consumer.max_offset(Q0) == 0
 
 
+@pytest.mark.parametrize("group", ["", "bad group!!", "g" * 128])
+def test_the_name_of_a_group_that_no_broker_takes_is_refused_at_once(group: str) -> None:
+    with pytest.raises(MessageRejected, match="1 to 127 characters"):
+        PullConsumer(NAME_SERVER, group=group)
+
+
 @pytest.mark.parametrize(
     "wrong", [{"messages": 0}, {"size_bytes": 0}, {"batch": 0}, {"batch_bytes": 0}, {"suspend_s": -1}]
 )
 def test_limits_by_which_nothing_is_read_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(UsageError):
+    (name,) = wrong
+    with pytest.raises(UsageError, match=f"{name} is .*, and must be at least"):
         FetchLimits(**wrong)
