@@ -29,12 +29,13 @@ Why a message is committed at most once. Let a leader append an attempt of messa
    arrive wait, and after a repeated one has arrived a first one is no longer appended directly, as in 1.
 3. A leader's log thus holds K once at most, and all that is committed is in the log of one leader.
 
-An attempt may be late by any time: held in a paused follower, in a socket, in a process that stood still. It is
-decided when it comes, and finds what was stored meanwhile. Only when the log was deleted up to behind the floor
-(retention, or a log that began anew) nobody can tell: then the attempt is refused with code ONCE_UNDECIDABLE, nothing
-is stored, and the response carries a newer floor with which a send of which nothing was stored may be tried as a new
-one. A first attempt whose floor lies far back (a sender that was silent for long) is refused so, too: to hear a newer
-floor costs it one more round trip, to search all that happened since would cost everybody.
+An attempt may be late by any time: held in a paused follower, in a socket, in a process that stood still. It is decided
+when it comes, and finds what was stored meanwhile. Only when the log was deleted up to behind the floor (retention, or
+a log that began anew), or very many newer messages have keys of the same hash, nobody can tell: then the attempt is
+refused with code ONCE_UNDECIDABLE, nothing is stored, and the response carries a newer floor with which a send of which
+nothing was stored may be tried as a new one. A first attempt whose floor lies far back (a sender that was silent for
+long) is refused so, too: to hear a newer floor costs it one more round trip, to search all that happened since would
+cost everybody.
 
 Nothing is added to the state of the group: after a failover the new leader's `suspect` is behind every floor that
 anybody knows, so the sends that were under way are decided by what is in the log, and the first acknowledgement of
@@ -98,7 +99,8 @@ _HIDDEN_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 _EVERYTHING: Final = 1 << 62
 _LATEST: Final = 1 << 62
 _CANDIDATES_MAX: Final = 64
-"""Records of one key's hash that are looked at."""
+"""Records of one key's hash, the newest, that are looked at. Who sends to a topic can choose keys of one hash: where
+all of these are others' the send is undecidable."""
 
 
 class RepeatedSends:
@@ -165,7 +167,8 @@ class RepeatedSends:
         if floor > end:
             raise RequestError(
                 ResponseCode.ONCE_UNDECIDABLE,
-                f"the floor {floor} is behind the log's end, {end}: of another log",
+                f"the floor is position {floor}, and this log ends before that, at {end}: the floor is of another log, "
+                "so nobody can tell here whether the message is stored",
             )
         # One decision for each message at a time: what it appends the others must find.
         key = _first_key(command, header, properties)
@@ -314,12 +317,14 @@ class RepeatedSends:
         # What was deleted between the floor and the log's head may have been this message.
         if floor < store.log.first_position:
             raise _UndecidableError(
-                f"the log begins at {store.log.first_position}: what was stored behind {floor} is not known any more"
+                f"the log begins at {store.log.first_position} now: what lay between the floor, {floor}, and that is "
+                "deleted, so nobody can tell whether the message was there"
             )
         # A first attempt is looked up in the newest files only: it is cheaper for all to send it as a new one.
         if not decision.repeated and floor < store.index.begin_of_newest(SEARCHED_INDEX_FILES):
             raise _UndecidableError(
-                f"much was stored since {floor}; nothing of this message, try again as a new one"
+                f"so much was stored since the floor, {floor}, that it is not looked through for a first attempt; "
+                "nothing of this message is stored: send it as a new one"
             )
         keys = [decision.key]
         if decision.is_batch:
@@ -377,12 +382,18 @@ class RepeatedSends:
         return found, index
 
     def _oldest_record(self, topic: str, key: str, floor: int) -> memoryview | None:
-        """The first record behind the floor of a message for `topic` with that key; None if there is none."""
+        """The first record behind the floor of a message for `topic` with that key; None if there is none.
+
+        Raises `_UndecidableError` where it may lie behind the records that are looked at.
+        """
         store = self._leadership.store
         oldest: memoryview | None = None
         oldest_offset = _EVERYTHING
+        has_more = False
         for place in (topic, *_HIDDEN_TOPICS):
-            for offset in store.index.query(place, key, _CANDIDATES_MAX, 0, _LATEST, least_offset=floor + 1):
+            candidates = store.index.query(place, key, _CANDIDATES_MAX, 0, _LATEST, least_offset=floor + 1)
+            has_more |= len(candidates) == _CANDIDATES_MAX
+            for offset in candidates:
                 if offset < oldest_offset:
                     try:
                         record = record_at(store.log, offset)
@@ -390,6 +401,11 @@ class RepeatedSends:
                         continue
                     if _is(record, topic, place, key):
                         oldest, oldest_offset = record, offset
+        if oldest is None and has_more:
+            raise _UndecidableError(
+                f"the index leads to {_CANDIDATES_MAX} messages of other keys with the same hash, and no more are "
+                "looked at: nobody can tell whether the message is stored"
+            )
         return oldest
 
 

@@ -12,6 +12,7 @@ from broker.peers.protocol import Forward, Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import JSON, ROCKETMQ, RemotingCommand
 from broker.replica.inner_limits import InnerLimits
+from broker.sending import repeated_sends
 from broker.sending.repeated_sends import RepeatedSends
 from log.formats.batch import BatchItem, encode_batch
 from log.index.index_files import IndexFiles
@@ -250,7 +251,7 @@ def test_lost_leader_hands_on_what_it_has_not_decided(group: Group) -> None:
 def test_floor_of_another_log_is_refused(group: Group) -> None:
     answer = ask(group.connect(), "K1", floor=1 << 40, again=True)
     assert answer.code == ResponseCode.ONCE_UNDECIDABLE
-    assert "behind the log's end" in (answer.remark or "")
+    assert "this log ends before that" in (answer.remark or "")
     assert bodies(group) == []
 
 
@@ -265,6 +266,42 @@ def test_floor_that_the_log_does_not_reach_is_refused_with_a_new_one(group: Grou
     assert log.first_position <= newer <= log.end_position
     assert place(ask(client, "K2", floor=newer))
     assert bodies(group) == [b"K0", b"K2"]
+
+
+def test_a_first_attempt_whose_floor_lies_far_back_is_told_to_come_as_a_new_message(
+    group: Group, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    floor = position(ask(client, "K0"))
+    monkeypatch.setattr(IndexFiles, "begin_of_newest", lambda self, count: floor + 1)
+    answer = ask(client, "K1", floor=floor)
+    # With a floor of this term nothing is looked up: the next leader has to.
+    assert place(answer)
+    group.converge()
+    group.kill(group.leader)
+    group.elect()
+    client = group.connect()
+    answer = ask(client, "K2", floor=floor)
+    assert answer.code == ResponseCode.ONCE_UNDECIDABLE
+    assert "nothing of this message is stored: send it as a new one" in (answer.remark or "")
+    assert int(answer.fields["once"]) > floor
+    assert bodies(group) == [b"K0", b"K1"]
+
+
+def test_a_message_behind_more_keys_of_its_hash_than_are_looked_at_is_not_stored_again(
+    group: Group, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may send to a topic can choose such keys. It was taken for one that never arrived."""
+    monkeypatch.setattr(repeated_sends, "_CANDIDATES_MAX", 3)
+    keys = ["AaAa", "BBBB", "AaBB", "BBAa"]  # one hash, as texts of Java
+    for key in keys[:3]:
+        first = ask(client, key)
+    assert place(ask(client, keys[0], again=True)), "all of them are looked at"
+    ask(client, keys[3], floor=position(first))
+    answer = ask(client, keys[0], again=True)
+    assert answer.code == ResponseCode.ONCE_UNDECIDABLE
+    assert "3 messages of other keys" in (answer.remark or "")
+    assert bodies(group) == [key.encode() for key in keys]
+    assert place(ask(client, "new", again=True)), "other keys are not concerned"
 
 
 def test_message_without_a_key_is_refused(client: Client) -> None:
