@@ -75,18 +75,21 @@ class AppendRequest(NamedTuple):
         return index
 
     @property
-    def contradicts_itself(self) -> bool:
-        """True if no leader can have sent this: terms fall along its log, or a configuration is not of its entries."""
+    def contradiction(self) -> str:
+        """Says by what in it no leader can have sent this; empty where nothing is."""
         last_term = self.prev_term
         for term, _ in self.spans:
-            if not last_term <= term <= self.term:
-                return True
+            if term < last_term:
+                return f"it has entries of term {term} behind one of term {last_term}"
+            if term > self.term:
+                return f"it has entries of term {term}, and its sender is in term {self.term}"
             last_term = term
-        if self.configurations:
-            indices = [self.prev_index, *(index for index, _ in self.configurations)]
-            # They rise, and each is behind `prev_index`.
-            return sorted({*indices}) != indices or indices[-1] > self.last_index
-        return False
+        last_index = self.prev_index
+        for index, _ in self.configurations:
+            if not last_index < index <= self.last_index:
+                return f"it has a configuration of entry {index}, which is none of {last_index + 1}..{self.last_index}"
+            last_index = index
+        return ""
 
 
 class AppendResponse(NamedTuple):
@@ -128,9 +131,16 @@ class SnapshotRequest(NamedTuple):
     configuration: Configuration
 
     @property
-    def contradicts_itself(self) -> bool:
-        """True if no leader can have sent this: something in it is of a later time than the snapshot."""
-        return self.prev_term > self.term or self.configuration_index >= self.first_index
+    def contradiction(self) -> str:
+        """Says by what in it no leader can have sent this; empty where nothing is."""
+        if self.prev_term > self.term:
+            return f"its snapshot ends with an entry of term {self.prev_term}, and its sender is in term {self.term}"
+        if self.configuration_index >= self.first_index:
+            return (
+                f"it has the configuration of entry {self.configuration_index}, and its snapshot ends before entry "
+                f"{self.first_index}"
+            )
+        return ""
 
 
 class SnapshotResponse(NamedTuple):

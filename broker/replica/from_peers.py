@@ -69,8 +69,8 @@ class FromPeers:
         if snapshots.broken is not None:
             snapshots.raise_if_broken(message.source)
         if isinstance(message, AppendRequest) and (message.spans or message.configurations):
-            if message.contradicts_itself:
-                raise BrokenPeerError(f"it contradicts itself: {message}")
+            if message.contradiction:
+                raise BrokenPeerError(f"{message.contradiction}: {message}")
             try:
                 entries = self._log.check_range(frame.body, message.prev_index + 1, frame.position)
                 if not entries.has_terms(message.spans):
@@ -92,8 +92,8 @@ class FromPeers:
                 )
                 return False
         elif isinstance(message, SnapshotRequest):
-            if message.contradicts_itself:
-                raise BrokenPeerError(f"it contradicts itself: {message}")
+            if message.contradiction:
+                raise BrokenPeerError(f"{message.contradiction}: {message}")
             # Raft refuses one of an earlier term, whatever is in it, and has no use for what it holds: behind a swap.
             if message.term >= self._raft.term and message.first_index - 1 > self._raft.commit_index:
                 # Raft does not hear of it yet: it comes here once more when it is on the disk (`_snapshot_arrived`).
