@@ -131,7 +131,10 @@ class TlsSession:
         taken = waiting - self._incoming.pending
         self._idle_bytes = max(0, self._idle_bytes + taken - 2 * size)
         if self._idle_bytes > _IDLE_BYTES_MAX:
-            raise IdleTlsError(f"{self._idle_bytes} bytes of TLS's own, of which nobody has use")
+            raise IdleTlsError(
+                f"it sends TLS's own messages, such as key updates, and hardly any data: {self._idle_bytes} bytes "
+                f"more than its data accounts for, and {_IDLE_BYTES_MAX} are allowed"
+            )
 
     def encrypt(self, buffers: Sequence[Buffer]) -> bytes:
         """Returns the buffers as TLS records, to be sent in this order."""

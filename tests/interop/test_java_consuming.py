@@ -135,6 +135,7 @@ def test_ordered_queues_have_one_holder_at_a_time(client: Client, cluster: Clust
         for event in member.of("message"):
             place = (event["queue"], event["offset"])
             spans[event["queue"]].append((begun[place], event["at_ms"], event["offset"], name))
+    assert any(len({name for *_, name in handled}) > 1 for handled in spans.values()), "a queue changed hands"
     for queue, handled in spans.items():
         handled.sort()
         for (_, end, offset, holder), (begin, _, next_offset, next_holder) in pairwise(handled):

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from broker.backups.directory import Backup, BackupWriter
+from broker.backups.errors import BackupError
 from broker.client.admin import AdminClient
 from broker.client.errors import ConnectionFailed
 from broker.migration.errors import MigrationError
@@ -347,7 +348,7 @@ async def test_a_backup_of_something_else_is_refused(
         other = TakingOver(
             RunningBroker(admin, GROUP), directory, Wanted(1 << 20, DEFAULT_DELAY_LEVELS_MS), THIS_RELEASE
         )
-        with pytest.raises(Exception, match="data files of 1048576 bytes"):
+        with pytest.raises(BackupError, match="data files of 1048576 bytes"):
             await other.begin()
 
 

@@ -109,9 +109,10 @@ def test_a_consumer_that_never_answers_keeps_no_reply_from_others(
 def test_long_replies_to_one_that_never_answers_keep_none_from_others(group: Group) -> None:
     mute = group.connect(host="10.0.0.1", name="mute")
     mute.heartbeat(producer_group="P")
-    for _ in range(160):
-        start_reply(mute, "mute", bytes(240_000))
+    asked = [start_reply(mute, "mute", bytes(240_000)) for _ in range(160)]
     group.settle()
+    refused = {mute.answers[opaque].code for opaque in asked if opaque in mute.answers}
+    assert refused == {ResponseCode.SYSTEM_BUSY}, "what it does not answer is bounded by its bytes"
     requester = group.connect(host="10.0.0.2", name="requester")
     requester.heartbeat(producer_group="P")
     opaque = start_reply(requester, "requester", bytes(240_000))

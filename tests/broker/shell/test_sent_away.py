@@ -58,7 +58,11 @@ def place(servers: Servers, server: str) -> str:
 @pytest.mark.parametrize(
     ("sends", "reason", "detail"),
     [
-        (updates, "TLS without requests", "bytes of TLS's own, of which nobody has use"),
+        (
+            updates,
+            "TLS without requests",
+            "it sends TLS's own messages, such as key updates, and hardly any data",
+        ),
         (garbage, "broken TLS", "SSL"),
     ],
 )
