@@ -102,7 +102,7 @@ class Sight:
 
     @property
     def is_everything(self) -> bool:
-        """True if this client may see all there is: nothing need be left out of an answer."""
+        """True if this client may see all there is: nothing need be left out of a response."""
         return self._account is None
 
     def topic(self, name: str) -> bool:

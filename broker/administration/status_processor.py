@@ -109,7 +109,7 @@ class StatusProcessor:
         state, report = self._state, self._report(self._time.now_ns)
         raft, log = report.raft, state.store.log
         usage = self._machine.disk.usage()
-        # A leader alone hears of its peers: others tell of none, and a reader puts the answers of all nodes together.
+        # A leader alone hears of its peers: others tell of none, and a reader puts the responses of all nodes together.
         return NodeStatus(
             node=raft.node,
             group=self._settings.current.node.group,

@@ -174,14 +174,14 @@ class NameServerSessions:
                 del self._behind_of[connection]
             if connection not in self.clients.open:
                 continue
-            # Looked at once more: when these requests came, the answers to those before them had still to be made.
+            # Looked at once more: when these requests came, the responses to those before them were not made yet.
             if self._leaves_unread(connection):
                 self._send_late(connection, _refusal(command, ResponseCode.SYSTEM_BUSY, UNREAD))
             else:
                 self._send_late(connection, self._carried_out(connection, command, sight))
 
     def _send_late(self, connection: Connection, answer: bytes | None) -> None:
-        """Sends an answer that has waited, and counts it as `ClientSession.received` counts what comes at once."""
+        """Sends a response that has waited, and counts it as `ClientSession.received` counts what comes at once."""
         self._send(connection, answer)
         if answer is not None and not connection.is_proven and not connection.aborted:
             self.clients.unread.close_if_too_much(connection)

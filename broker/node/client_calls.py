@@ -22,7 +22,7 @@ TIMEOUT_NS: Final = 10_000_000_000
 """A client has so long to answer."""
 WAITING_MAX: Final = 20_000
 WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Requests that wait for clients' answers."""
+"""The bytes of the requests that wait for clients' responses."""
 RELAYED_MAX: Final = 20_000
 """Relayed requests without a response that a node remembers; the oldest are forgotten first."""
 

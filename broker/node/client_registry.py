@@ -206,8 +206,7 @@ class ClientRegistry(Generic[ConnectionType]):
         return None if found is None else found.subscriptions.get(topic)
 
     def may_consume(self, group: str, topic: str) -> bool:
-        """Tells whether a member of the consumer group subscribes to the topic, or nobody can tell, for want of
-        members."""
+        """Tells whether a member of the consumer group subscribes to the topic; True if it has no members."""
         found = self._consumers.get(group)
         return found is None or topic in found.subscriptions
 

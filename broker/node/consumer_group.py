@@ -117,4 +117,4 @@ class FilterChange(Generic[ConnectionType]):
     topics: frozenset[str]
     """Topics whose messages are filtered otherwise for the whole consumer group now."""
     connection: ConnectionType | None
-    """The sender's, if it was itself of another mind before, about any topics."""
+    """The sender's connection if its own heartbeat before this one had another subscription; else None."""

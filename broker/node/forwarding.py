@@ -50,11 +50,11 @@ FORWARDED_BYTES_MAX: Final = 64 * 1024 * 1024
 """The bytes of forwarded requests that may wait for the link to take them."""
 
 _UNDER_WAY_NS: Final = 100_000_000
-"""A node that gives back what it was asked does some of it in each turn, and so is heard of within that time."""
+"""A node that gives requests back does so in each turn until all are: the next is heard of within this time."""
 
 
 _LOOKED_AT: Final = 5
-"""A turn looks at so many of the requests that may be taken back for each that it would do: some us each."""
+"""In place of each held request that a turn would do, it looks at so many to find those to take back: some us each."""
 
 _TAKEN_BACK_FROM: Final = frozenset({State.FORWARDED, State.RESUMED})
 
@@ -134,7 +134,7 @@ class Forwarding:
         self._doubted: dict[WaitingRequest, _Client] = {}
         """The requests that are DOUBTED; the first ends first, as all have equally long."""
         self._gave_back_ns: dict[str, int] = {}
-        """By node, when it has last said what became of a DOUBTED request."""
+        """By node, when it last told what became of a DOUBTED request."""
         self.ended: deque[_Client] = deque()
         """The clients of requests that were forwarded, and for which a later turn does what their state asks for: once
         for each. To be looked at only."""
@@ -163,7 +163,7 @@ class Forwarding:
         return connection in self._by_connection
 
     def owes_answer(self, connection: Connection) -> bool:
-        """Tells whether a client waits for the answer to something that is done once."""
+        """Tells whether a client waits for the response to something that may be done only once (`ONCE`)."""
         client = self._by_connection.get(connection)
         return client is not None and any(request.command.code in ONCE for request in client.waiting.values())
 
@@ -195,8 +195,8 @@ class Forwarding:
 
     @property
     def is_leader_reachable(self) -> bool:
-        """Tells whether another node leads, as far as this one knows, and there are links both ways: what it answers
-        while its own is down goes nowhere.
+        """Tells whether another node leads, as far as this one knows, and the links both ways are up: without the
+        leader's own link its responses would be lost.
         """
         leader, view = self._view.leader, self._view
         return leader is not None and leader != view.node_id and leader in view.links and view.hears(leader)
@@ -292,7 +292,7 @@ class Forwarding:
                 connection, command, self._time.now_ns, State.FORWARDED, number, leader, self._view.term
             )
             self.places.take(client.share)
-        # Also behind a request that wants no answer: whoever has heard of a client has to hear that it is gone.
+        # Also behind a request that wants no response: whoever has heard of a client has to hear that it is gone.
         client.known_to = leader
 
     def forward_copy(self, connection: Connection, command: RemotingCommand) -> None:

@@ -19,8 +19,8 @@ class GroupLimit:
         self._state = state
         self._settings = settings
         self._under_way: dict[str, int] = {}
-        """The number of claims by consumer group, known ones too: deleted before the claimant's command is applied, it
-        comes into being anew with that."""
+        """By consumer group, the number of claims. Also of groups that are known: if one is deleted before the command
+        for which it was claimed is applied, that command makes it anew."""
 
     def claim(self, groups: Iterable[str]) -> Callable[[], None]:
         """Takes room for the consumer groups; calling what is returned, once, frees it. Those that are known have it.

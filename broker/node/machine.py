@@ -52,13 +52,13 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """The differences of a node from the one that is shipped, where releases are tried together or a short life is to
-    see much of what happens in a long one."""
+    """How a node differs from a shipped one: where two releases are tried together, or where what is rare is to happen
+    often, as in the simulator."""
 
     release: Release = THIS_RELEASE
     limits: InnerLimits = field(default_factory=InnerLimits)
     store_options: StoreOptions | None = None
-    """Instead of what follows from the settings."""
+    """The store's options, in place of those that follow from the settings."""
 
 
 SHIPPED: Final = Variant()

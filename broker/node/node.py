@@ -248,7 +248,7 @@ class Node:
         return self.replica.leadership.owes_answers or self.long_requests.has_more or any(self._leaving)
 
     def stops_behind(self, leaving: InTurn[tuple[Connection, RemotingCommand]]) -> None:
-        """Has an orderly stop wait, whenever it comes, until none is left of those that turns handle anew."""
+        """Has an orderly stop, whenever it comes, wait until `leaving` is empty: requests that turns handle anew."""
         self._leaving.append(leaving)
 
     @property
@@ -327,7 +327,7 @@ class Node:
         if self._forwarding.is_outside and command.code not in _ABOUT_THE_NODE:
             self._forwarding.refuse_outside(connection, command)
         elif place is HandledOn.ANY:
-            # A follower leaves what is committed for later, in larger pieces: an answer is to know of it.
+            # A follower leaves what is committed for later, in larger pieces: a response is to contain it.
             self.replica.committed.catch_up()
             self._handle(connection, command, handler)
         elif self.replica.leadership.serving:
@@ -427,7 +427,7 @@ class Node:
             reply(connection, command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
     def is_connected(self, connection: Connection) -> bool:
-        """Tells whether a client is still connected, or at another node as far as this one knows."""
+        """Tells whether a client is still connected, here or, as far as this node knows, at another node."""
         return connection in self._forwarding or isinstance(connection, RelayedConnection)
 
     def handle_late(self, connection: Connection, command: RemotingCommand) -> None:

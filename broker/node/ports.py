@@ -209,21 +209,21 @@ class Requests(Protocol):
         to the leader of an earlier term is given back."""
 
     def stops_behind(self, leaving: InTurn[tuple[Connection, RemotingCommand]], /) -> None:
-        """Has an orderly stop wait, whenever it comes, until none is left of those that turns handle anew."""
+        """Has an orderly stop, whenever it comes, wait until `leaving` is empty: requests that turns handle anew."""
 
     def is_connected(self, connection: Connection, /) -> bool:
-        """Tells whether somebody waits for answers on a connection."""
+        """Tells whether somebody waits for responses on a connection."""
 
     def forward(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Hands a request to the leader, or holds it until there is one."""
 
     def forward_late(self, connection: Connection, command: RemotingCommand, /) -> None:
-        """Hands on a request that has waited at this node for something else than a leader, as a held pull: it goes
-        behind the requests of its client that are held."""
+        """Forwards a request that has waited at this node for something else than a leader, such as a held pull. While
+        held requests of its client go on, it goes behind them."""
 
     def hold_late(self, connection: Connection, command: RemotingCommand, /) -> None:
-        """Holds a request that has waited at this node for something else than a leader until there is one that does
-        it; one that another node has forwarded to the leader of an earlier term is given back."""
+        """Holds, until there is a leader for it, a request that has waited at this node for something else. One that
+        another node has forwarded to the leader of an earlier term is given back."""
 
     def forward_copy(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Tells the leader, too, if it is another node; this node answers the client."""
@@ -236,8 +236,8 @@ class Requests(Protocol):
         taken: Callable[[WaitingRequest], None],
         /,
     ) -> None:
-        """Has turns take back the requests of a client, until now, that another node is asked, or is to be, and of
-        which `key_of` returns `key`: `taken` gets each, and its caller answers it."""
+        """Has turns remove a client's requests that have come until now, wait for a leader or for its response, and for
+        which `key_of` returns `key`. `taken` is called with each, and has to answer it."""
 
     def handle_in_steps(
         self, connection: Connection, command: RemotingCommand, steps: Iterator[None], /

@@ -130,10 +130,9 @@ class RelayedClients:
                 self.give_back(relayed, command, frame.term)
 
     def gives_back_late(self, connection: Connection, command: RemotingCommand) -> bool:
-        """Gives a request back that has waited here until the term was over whose leader it asked; returns False for
-        any other.
+        """Gives back a request of an earlier term that has waited here, and returns True; returns False for any other.
 
-        This node may lead again by then, and the request have been answered as one of unknown outcome.
+        This node may lead again by now, but the other node may have told its client that the outcome is unknown.
         """
         if not isinstance(connection, RelayedConnection) or connection.term == self._view.term:
             return False
@@ -153,7 +152,7 @@ class RelayedClients:
             self._to_node_of(connection, not_done)
 
     def give_back_later(self, connection: RelayedConnection, command: RemotingCommand) -> None:
-        """Has a turn give a request back that has waited here until the term was over whose leader it asked."""
+        """Has a turn give back a request of an earlier term, in which it has begun to wait here."""
         if not command.is_one_way:
             not_done = NotDone(connection.number, command.opaque, connection.term)
             self.given_back.append((connection, not_done))

@@ -40,7 +40,7 @@ class Room:
 
 
 Item = tuple[RelayedConnection, Forward | ClientGone, Room | None]
-"""With the room that has its places: None for a client that has gone, which is told once for each."""
+"""Client, frame, and the room in which it has its places; None for a `ClientGone`, of which each client has one."""
 
 
 def work_of(frame: Forward | ClientGone) -> int:
@@ -49,7 +49,7 @@ def work_of(frame: Forward | ClientGone) -> int:
 
 
 def is_news(command: RemotingCommand) -> bool:
-    """Tells whether a request only tells of its client, and nobody waits for an answer (`Forwarding.forward_copy`)."""
+    """Tells whether a request only tells of its client and wants no response (`Forwarding.forward_copy`)."""
     return command.code in _NEWS and command.is_one_way
 
 
@@ -59,8 +59,8 @@ class UnhandledForwards:
     __slots__ = ("_in_turn", "by_share", "news", "requests")
 
     def __init__(self, requests_max: int) -> None:
-        """`requests_max`: of all nodes together. Another node has no more of them wait for an answer from here
-        (`InnerLimits.forwarded_max`): beyond that come requests that want none, and those of several nodes."""
+        """`requests_max` is the bound for all nodes together. No single node exceeds it by requests that want a
+        response (`InnerLimits.forwarded_max`), but by others, and together with other nodes."""
         self._in_turn: InTurn[Item] = InTurn()
         self.by_share = self._in_turn.by_share
         """By whom the clients count as (`RelayedConnection.share`)."""

@@ -11,7 +11,7 @@ from broker.requests.connection import Buffer, Connection
 from broker.requests.shared_places import SharedPlaces
 
 _NOBODY: Final = ""
-"""Stands for whoever has queued what is not known of."""
+"""The share of bytes of which nobody knows who has queued them."""
 
 
 class UnsentForwards:

@@ -88,7 +88,7 @@ class _PartlyOrdered:
             self._done()
 
     def lose(self) -> None:
-        """A part is not in the log, or may not stay there."""
+        """A part could not be proposed, or it is unknown whether it will be applied."""
         if not self.is_lost:
             self.is_lost = True
             self._lost()

@@ -103,7 +103,7 @@ class DeadOffsets:
         )
 
     def _leads_nowhere(self, key: _Key) -> bool:
-        """Tells whether in every queue the message that comes next is deleted, and no order says to go there."""
+        """Tells whether the offsets are of no use: in every queue the next message is deleted, and no order stands."""
         metadata, queues = self._leadership.metadata, self._leadership.store.queues
         if key in metadata.parked.offsets:
             return False

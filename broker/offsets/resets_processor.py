@@ -195,7 +195,7 @@ def _order(header: ResetOffsetHeader, body: bytes) -> bytes:
 
 
 def _follows_pulls(group: ConsumerGroup[Connection], client: RegisteredClient[Connection]) -> bool:
-    """Tells whether a member goes to its new offset by the answer to its next pull (PULL_OFFSET_MOVED) alone.
+    """Tells whether a member goes to its new offset by the response to its next pull (PULL_OFFSET_MOVED) alone.
 
     It needs no RESET_CONSUMER_CLIENT_OFFSET request then.
     """

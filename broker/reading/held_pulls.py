@@ -66,10 +66,10 @@ _CHARACTERS_OF_ONE_MORE: Final = 500
 """A pull judges messages by its condition, and counts as one more for each so many characters of it."""
 
 _OF_ONE_ADDRESS: Final = 10
-"""Pulls of one address, in one queue, that meet their fates before those of another address."""
+"""Pulls of one address in one queue that a turn goes through before those of another address."""
 
 _TOLD: Final = 5
-"""A turn tells so many pulls what is to become of them for each that meets it: some 0.5 us each."""
+"""For each pull that a turn may go through it decides about so many (`_tell_some`), which takes some 0.5 us each."""
 
 _NO_PLACES: Final[Mapping[str, "_Waiting"]] = {}
 
@@ -96,7 +96,7 @@ class _Waiting:
     rest: "OrderedDict[HeldPull, None]" = field(default_factory=OrderedDict)
     """Pulls that wait for something to happen."""
     stirred: "OrderedDict[HeldPull, None]" = field(default_factory=OrderedDict)
-    """Pulls for which something has happened: they are to meet their fates, the first one first."""
+    """Pulls for which something has happened: turns go through them, the first one first."""
     has_turn: bool = False
     """True while the place is among those that take turns."""
 
@@ -397,7 +397,7 @@ class HeldPulls:
             self._gone.clear()
 
     def _fate_of(self, held: HeldPull) -> Fate:
-        """Returns what is to become of a pull, told or not."""
+        """Returns what is to become of a pull by all that has changed, whether it was told of that yet or not."""
         if held.connection in self._gone:
             return Fate.GONE
         changes = self._changes.get(held.header.consumer_group)
@@ -585,7 +585,7 @@ class HeldPulls:
         self._hand_over()
 
     def _disconnected(self, connection: Connection) -> None:
-        """Has turns take a client's pulls out, and those that are leaving go behind all others, and nowhere."""
+        """Has turns drop a client's pulls; those that are leaving come behind those of all other clients."""
         if connection in self._by_connection:
             self._gone.add(connection)
             self._look_over(connection)

@@ -27,7 +27,7 @@ _ANY_FOLLOWER: Final = 1
 """The default of a consumer group's whichBrokerWhenConsumeSlowly."""
 
 _SPREAD_BYTES: Final = 1 << 30
-"""Readers of different parts of the log are pointed at different followers."""
+"""The followers take turns by parts of the log of so many bytes: each is named to the readers of its parts."""
 
 
 @dataclass(eq=False)

@@ -190,7 +190,7 @@ class FrameDecoder:
         self._pending.append(data[at:])  # a view would keep all of the read, and what else came with it
         self._pending_size = len(data) - at
         self._needed = needed
-        # A frame that is whole would wait for the next one, and its sender for the answer.
+        # A frame that is whole would wait for the next one, and its sender for the response.
         assert self._pending_size < needed, f"{self._pending_size} bytes are kept of a frame of {needed}"
 
     def _bad_lengths(self, start: bytes) -> FrameError:

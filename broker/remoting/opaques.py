@@ -1,4 +1,4 @@
-"""The numbers of requests that a server makes of its own: their answers carry them."""
+"""The numbers of requests that a server makes of its own: their responses carry them."""
 
 
 class Opaques:

@@ -73,19 +73,19 @@ class GroupClock:
     _has_heard_leader: bool = False
     """The leader that this node follows has said the time since this node follows it."""
     _heard_ns: int = field(init=False)
-    """The time at which this node last led, or learnt the time; before that, when it began."""
+    """When this node last led, or was told the group's time; until then, when this clock was made."""
     _late_since_ns: int = _NEVER_NS
     """Since when all words of the leader were further behind than `DRIFT` allows."""
     _set_back_ns: int = 0
-    """By how much a new leader's first word has set this node back, and no later one forward, if nobody was told of
-    it yet; at `_set_back_at_ns`."""
+    """By how much the first word of a new leader, at `_set_back_at_ns`, has set this node back, less what later words
+    have set it forward again; 0 once that was told, or made up for."""
     _set_back_at_ns: int = field(init=False)
     _taken_back_ns: int = 0
-    """By how much words of the leader that were late have set this node back since one was not."""
+    """By how much late words of the leader have set this node back since the last word that was not late."""
     was_made_here: bool = False
     """This node was the first leader of a group in which no node that it had heard of knew the time."""
     _told: dict[str, int] = field(default_factory=dict)
-    """By node, how far its wall clock was ahead of this node's monotonic one (ns), when it said so."""
+    """By node, its wall clock less this node's monotonic one (ns), as they were when the node told it."""
     _wall_offset_ms: int = field(init=False)
 
     def __post_init__(self, first_wall_ms: int) -> None:
@@ -177,8 +177,10 @@ class GroupClock:
         self._is_hearsay = False
 
     def _first_word_moves(self, moves_ns: int, now_ns: int) -> None:
-        """Looks at how far (ns) a leader's first word, which counts however late it is, moves the time that this node
-        knew: ahead is a jump, and told at once; back is kept in mind, as the word may have been late."""
+        """Decides whether the first word of a leader is a jump: it moves the time that this node knew by `moves_ns`.
+
+        A jump ahead is told at once. One back is only kept in mind, as the word may have been late.
+        """
         # Against the time that this node would have if no word that may have been late had taken anything back.
         differs_ns = moves_ns - self._set_back_ns - self._taken_back_ns
         # By so much a leader's time may have been slewed since this node heard one.
@@ -194,8 +196,8 @@ class GroupClock:
             self._tell("a new leader's time is ahead", differs_ns, now_ns)
 
     def _look_at_set_back(self, moves_ns: int, now_ns: int) -> None:
-        """Looks at how far (ns) a later word moves a node that a first word has set back. If later words make up for it
-        the first was late; if none has for `LATE_NS` the time is back, and that is told."""
+        """Takes the move (ns) by a later word on a node that a leader's first word has set back. If later words make up
+        for it the first one was late. If they have not within `LATE_NS` it was a jump back, and that is told."""
         self._set_back_ns -= max(0, moves_ns)
         if self._set_back_ns <= JUMP_MS * MS:
             self._set_back_ns = 0

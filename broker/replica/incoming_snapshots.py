@@ -26,7 +26,7 @@ from log.store import Store
 from raft.messages import SnapshotRequest
 
 _ROWS_A_QUEUE: Final = 4
-"""A queue takes the time of so many rows that are read."""
+"""To make a queue takes as long as to read so many rows."""
 
 
 class ReadSnapshot(NamedTuple):

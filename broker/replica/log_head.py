@@ -97,7 +97,8 @@ class LogHead:
         return self._delete(look, waiting)
 
     def _is_said(self, position: int) -> bool:
-        """Has the group's head raised, at the next look if not now; False where there is no room for the entry."""
+        """Proposes that the group's head is raised; if that is impossible now, the next look does. Returns False where
+        there is no room for the entry."""
         try:
             self._leadership.propose_command(RaiseHead(position))
         except ReplicaError:

@@ -56,11 +56,11 @@ class _Place:
     asked: set[str] = field(default_factory=set)
     """The peers that have been asked since the last rest."""
     is_told: bool = False
-    """Said once: nobody has it whole."""
+    """Whoever is on call was told that nobody has it whole: once is enough."""
 
 
 class RepairFlush:
-    """Makes bytes durable that were put back. Give it back with `Repairs.flushed`."""
+    """Makes bytes durable that were put back. Return it with `Repairs.flushed`."""
 
     def __init__(self, flushes: list[FlushJob]) -> None:
         self._flushes = flushes

@@ -29,11 +29,11 @@ class Slowness:
     _raft: Raft
     _events: Events
     _noting_ns: int = 0
-    """The time that notes of raft's took since the node last stood still."""
+    """The time for which the node has waited until term and vote were durable, since it last stood still."""
 
     def woke(self, late_ns: int, now_ns: int) -> None:
-        """Tells raft that the node was called that long after its deadline; operators, too, unless they know of its
-        disk."""
+        """Tells raft that the node was called that long after its deadline. Operators are told, too, unless it waited
+        for its disk most of that time: of that they know by `noted`."""
         # At least half of the time was a wait for the disk.
         if 2 * self._noting_ns >= late_ns:
             reason = Reason.SLOW_FLUSH  # told when it happened

@@ -38,7 +38,7 @@ class Budget:
         Raises `OverloadedError`, which a client is told as SYSTEM_BUSY.
         """
         share = connection.share
-        # One request may wait more than once, as for the answers of several clients.
+        # One request may wait more than once, as for the responses of several clients.
         times, size = self._taken.get(id(command)) or (0, waiting_bytes(command))
         if not (self.places.has_room(share) and self._bytes.has_room(share, size)):
             raise OverloadedError(

@@ -339,7 +339,7 @@ class ClientSessions:
         self.begin = surroundings.begin
         self.wake = surroundings.wake
         self.arriving: dict[ClientSession, tuple[int, str]] = {}
-        """Sessions that are not let in yet, with the time up to which they may be, and why they are not afterwards."""
+        """Sessions that are not let in yet: by when each must be (ns), and why it is closed if it is not."""
         self.open: dict[Connection, ClientSession] = {}
         """Sessions that are let in."""
         self.places = ConnectionPlaces(

@@ -20,8 +20,8 @@ LATE_NS: Final = 100 * MS
 load; of one that has a thirtieth of it nearly all are."""
 
 READ_FIRST_NS: Final = SECOND
-"""A look for those who are silent that is late by more comes so much later still: until then is read what has come. A
-shorter delay matters little beside their limits, which are tens of seconds."""
+"""A deadline that judges silence and is late by more than this is put off by as much, so that what has come is read
+before. A shorter delay matters little beside the limits of silence, which are tens of seconds."""
 
 
 class Deadline:

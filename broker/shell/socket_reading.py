@@ -109,7 +109,7 @@ class Reading:
         self._left: list[tuple[int, int]] = []
         """Sockets that were ready, and that the last pass had no time for."""
         self.shares = 1
-        """By how much the bytes are divided that are read at once, while passes have no time for all who are ready."""
+        """The divisor of the bytes that are read at once: above 1 while passes have no time for all who are ready."""
         self.bytes_read = 0
         """The bytes of this pass, which those who read count."""
         self.in_pass = False

@@ -92,7 +92,7 @@ class SocketConnection:
         self._reading = reading
         self._is_peer = is_peer
         self._has_to_prove = has_to_prove
-        """Cleared once he has."""
+        """True until the client has proved an account, if it has to."""
         self._received: Received = _drop
         self._receive_bytes = self._receive_bytes_now = RECEIVE_BYTES
         """The most bytes that are received at once: by default, and now."""

@@ -26,7 +26,7 @@ _RECORD_BYTES: Final = 16 * 1024
 """The most that a record carries, and that is read at once: to read more makes room for more."""
 
 _DECRYPTED_AT_ONCE: Final = 8 * 1024
-"""Between two of these is looked at what they brought; in a handshake, so much is received at once."""
+"""The most bytes that are decrypted before a look at what they brought, and that a handshake receives at once."""
 _IDLE_BYTES_MAX: Final = 20 * 1024
 """A record that is not whole yet has 16 KiB and a little, and one that carries a request more of it than of its own.
 What has nothing but key updates costs OpenSSL 0.3 to 0.6 ms for each KiB: so much of it ends a connection."""
@@ -52,7 +52,7 @@ class TlsSession:
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
         )
         self._idle_bytes = 0
-        """The bytes that came lately beyond twice of what they were in the clear."""
+        """By how much the bytes that came lately exceed twice the bytes that they had in the clear."""
         self.ended = False
         """The remote end has said that it sends no more."""
 

@@ -69,7 +69,7 @@ class NewTopics:
         self._leave_at = time.add_deadline(self._begin_turn)
         self._left = 0
         self._left_ns = -1
-        """The work that the turn of that time may yet do for sends that leave."""
+        """The work that a turn may still do for sends that leave (`_left`), and when that turn began."""
         self._budget = Budget("topics that are being created")
         """The budget of sends that wait, or are leaving."""
         listeners.role_changes.append(self._role_changed)

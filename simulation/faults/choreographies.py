@@ -35,11 +35,11 @@ _CALLED_NS: Final = (20 * MILLISECOND, 200 * MILLISECOND)
 _HEARD_LATE_NS: Final = 300 * MILLISECOND
 _FORMER_LIFE_NS: Final = 400 * MILLISECOND
 _BEHIND_A_VOTE_NS: Final = (0, 200 * MICROSECOND, MILLISECOND, 20 * MILLISECOND)
-"""How long behind its vote a disk goes: before the vote is heard, on its way, when it has been counted."""
+"""The times from a vote to the loss of its voter's disk: the vote is unsent then, on its way, or counted."""
 _STEPPED_DOWN_NS: Final = 2500 * MILLISECOND
 _VOTE_LATE_NS: Final = 6 * SECOND
 _OUTLIVES_NS_MAX: Final = 2 * SECOND
-"""The delay with which words of a node may come: behind its next start, if that is soon."""
+"""The longest delay of a node's words: they may come when it has started again, if that is soon."""
 _AWAY_NS_MIN: Final = 6 * SECOND
 _WINNER_AWAY_NS: Final = 14 * SECOND
 """Longer than a core may be without a leader (judges/availability.py)."""

@@ -44,7 +44,8 @@ class Moment:
     brought_about: Callable[[Stage, Fault], object]
     """Brings it about."""
     with_whom: Callable[[BrokerHost], str | None]
-    """At a running node: None while it is not under way; else the node that it deals with, or `ANYBODY`."""
+    """Asked of a running node: None while the moment has not come there; else the node that it deals with, or
+    `ANYBODY`."""
 
 
 # ---- moments ----------------------------------------------------------------------------------------

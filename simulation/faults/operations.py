@@ -47,7 +47,7 @@ def give_leadership_to(stage: Stage, target: BrokerHost) -> bool:
 
 
 def ask_for_change(stage: Stage, leader: BrokerHost, change: Change) -> bool:
-    """Who leads, as far as it knows, is asked for a change of members. Returns False if it does not append it now."""
+    """Asks a node that believes to lead for a change of members. Returns False if it does not append the change now."""
     process = leader.process
     if process is None:
         return False

@@ -18,7 +18,7 @@ from simulation.plans.plan import Fault
 from simulation.scheduler import MILLISECOND, SECOND
 
 Strike = Callable[[Stage, BrokerHost, BrokerHost, Fault], None]
-"""Done to the node at which something is under way, and the one that it deals with."""
+"""Does a fault. The first host is the node at which something is under way, the second the one that it deals with."""
 
 _WORDS_NS: Final = (100 * MILLISECOND, 1200 * MILLISECOND)
 """For how long words are lost."""
@@ -26,7 +26,7 @@ _LONG_MESSAGE_NS: Final = 3 * SECOND
 """A snapshot may take so long to be written."""
 _HEAD_NS: Final = 2 * SECOND
 _OPERATIONS: Final = 12
-"""Power fails within one of so many operations: what replaces a log by a leader's takes as many."""
+"""Power fails within one of the next so many operations of the disk: to replace a log by a leader's takes as many."""
 
 
 def lose_words(stage: Stage, host: BrokerHost, source: BrokerHost | None, fault: Fault) -> None:
@@ -111,7 +111,7 @@ def _delete_head(stage: Stage, one: BrokerHost, other: BrokerHost, fault: Fault)
 
 
 def _to_the_other(strike: Strike) -> Strike:
-    """Does the same to the other one."""
+    """Returns a strike that hits the other node instead."""
     return lambda stage, one, other, fault: strike(stage, other, one, fault)
 
 

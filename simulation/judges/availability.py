@@ -91,14 +91,14 @@ def _at_slow_clocks(duration_ns: int) -> int:
 
 @dataclass(slots=True)
 class _Pair:
-    """Two machines: since when nothing is wrong with them and with what is between them, and they are connected."""
+    """Two machines: since when they, and the network between them, are whole, and since when they are connected."""
 
     whole_ns: int | None = None
     linked_ns: int | None = None
     connections: tuple[Any, ...] = ()
     """The links in both directions."""
     unlinked_ns: int = 0
-    """The time at which they last were connected, or became whole."""
+    """When they last became whole, or last were connected, whichever was later."""
 
 
 class Availability:

@@ -58,13 +58,13 @@ class _Leadership:
     acknowledged: dict[str, int] = field(default_factory=dict)
     """Member -> the last entry that it has acknowledged as durable, since it was added and last came back with less."""
     has_news: bool = True
-    """True if something was heard, or the members have changed, since what it believes was looked at."""
+    """True if something was heard, or the members have changed, since the last look at what it believes."""
     round: int = 0
     """The newest heartbeat round that an answer has named."""
     rounds: dict[str, int] = field(default_factory=dict)
     """Member -> the newest round that its answers have named."""
     commit_index: int = -1
-    """Up to there it has committed as far as it was looked at."""
+    """Up to where it had committed when it was looked at last."""
     trusted_rounds: dict[str, int] = field(default_factory=dict)
     """Member that came back with less -> the first round of which an answer can be of its present life."""
     words: dict[str, _Word] = field(default_factory=dict)

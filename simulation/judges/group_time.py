@@ -42,11 +42,11 @@ class _Heard:
     sets: bool = False
     """The next word sets the time, however late it is: the node has followed nobody, or somebody else, since."""
     ahead_ns: int = 0
-    """For so long the leader's clock stood still of which the node has heard since `ahead_since_ns`, and which it may
-    not have believed yet."""
+    """How long the leader's clock stood still in pauses that the node has heard of since `ahead_since_ns`: as it may
+    not have believed the leader yet, it may be ahead by so much."""
     ahead_since_ns: int = 0
     stood_ns: int = 0
-    """For so long it had stood still in all by the last word."""
+    """How long the leader's clock had stood still in all when its last word came."""
 
 
 class GroupTime:

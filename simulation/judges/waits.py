@@ -63,7 +63,7 @@ _LONG: Final = frozenset(
 
 
 class Help(Enum):
-    """The nodes whose help it takes that something moves."""
+    """The nodes without whose help something cannot go on."""
 
     NOBODY = "nobody"
     MAJORITY = "a majority"
@@ -94,7 +94,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A thing that waits: the part of it that has to change, and the time for that."""
+    """A kind of thing that waits: its state, which has to change, and within which time."""
 
     what: str
     help: Help

@@ -49,14 +49,14 @@ from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Ti
 _RESTART_NS = 200 * MILLISECOND
 
 _JOB_NS = 10 * MILLISECOND
-"""A job of a whole disk takes less."""
+"""Longer than any job of a disk that is whole."""
 
 _KEPT = "an orderly stop keeps everything"
-"""An invariant."""
+"""The name of the invariant that is judged here."""
 
 
 def hour_of_day(time_ms: int) -> int:
-    """In UTC, wherever the simulator runs."""
+    """Returns the hour of a time (ms since 1970) in UTC: so a run is the same wherever the simulator runs."""
     return time_ms // 3_600_000 % 24
 
 

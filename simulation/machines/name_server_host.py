@@ -131,16 +131,16 @@ class NameServerHost:
 
     @property
     def has_file(self) -> bool:
-        """Its configuration outlives its process."""
+        """True if its key-value configuration is kept in a file, and so outlives its process."""
         return self._disk is not None
 
     @property
     def is_running(self) -> bool:
-        """Its process runs."""
+        """True while its process runs."""
         return self._core is not None
 
     def now_ns(self) -> int:
-        """Its clock."""
+        """Returns its monotonic clock's time."""
         return self._clock.now_ns()
 
     def start(self) -> None:

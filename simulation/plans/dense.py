@@ -27,7 +27,7 @@ from simulation.workload import ACTORS
 KINDS: Final = (*FAULT_KINDS, *CHOREOGRAPHIES)
 
 _KINDS_OF_A_PLAN: Final = (4, 3, 4, 2)
-"""In turn."""
+"""How many kinds of faults a plan has, one plan after the other."""
 _FIVE_NODES_SHARE: Final = 0.5
 """The share of the dense plans that have five; of all seeds it is a fifth."""
 _SMALL_SHARE: Final = 0.6

@@ -42,14 +42,14 @@ SQUARE_QUEUES: Final = 48
 
 _LANES: Final = 3
 _TOGETHER: Final = (1, 1, 2, 5, 12)
-"""Numbers of what one request makes: all of that or nothing."""
+"""How many topics or groups one request makes, of which either all come into being or none."""
 _FULL_S: Final = 0.5
 _REST_S: Final = 2.0
 _BETWEEN_S: Final = 0.05
 _ROUND_S: Final = 3.0
 """A founder ends its round after so long, whatever it has come to."""
 _REPORTING: Final = 3
-"""Consumer groups that say at once where they are, each in all queues."""
+"""How many consumer groups report their offsets at the same time, each in all queues."""
 
 _NO_ROOM: Final = re.compile(
     r"nothing was changed: there are (\d+) (?:consumer )?(topics|groups), at most (\d+) are allowed \(limits\.max_\2\)"
@@ -128,7 +128,7 @@ class _Founder:
         """The consumer groups that are or may be there; a process that starts knows nothing of the one before."""
 
     async def fill(self) -> None:
-        """Makes topics and groups, fewer and fewer at once where there is no room, until not even one has any."""
+        """Makes topics and groups until there is no room for even one: where there is none for many, fewer at once."""
         random = self._runtime.random
         await self._report()
         for kind, names in (("topics", TOPICS), ("groups", GROUPS)):
@@ -141,7 +141,8 @@ class _Founder:
         await self._runtime.sleep(random.expovariate(1 / _FULL_S))
 
     async def _make(self, kind: str, wanted: Sequence[Sequence[str]]) -> list[int]:
-        """Asks for all of these at once; returns for each that finds no room one less than it has."""
+        """Makes requests for all of these at the same time. Returns, for each that finds no room, the request for one
+        less."""
         refused: list[int] = []
 
         async def make(address: str, names: Sequence[str]) -> None:
@@ -165,7 +166,7 @@ class _Founder:
         return refused
 
     async def _report(self) -> None:
-        """Tells, one way, where groups are in many queues, some of them groups that nobody has made."""
+        """Reports offsets of groups in many queues, one way; some of the groups do not exist."""
         random, context = self._runtime.random, self._context
         body = encode_body(TopicConfigList([topic_config(SQUARE, SQUARE_QUEUES)]))
         try:

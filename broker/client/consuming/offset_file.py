@@ -81,7 +81,7 @@ class OffsetFile:
         await _in_thread(functools.partial(self.store_now, dict(offsets)))
 
     def close(self) -> None:
-        """Give back the lock, so that others can use the file."""
+        """Release the lock, so that others can use the file."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

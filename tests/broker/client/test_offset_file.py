@@ -93,7 +93,7 @@ def test_without_a_backup_that_is_whole_it_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DamagedOffsets, match=r"other\.json\.bak"):
         OffsetFile(tmp_path / "other.json").load_now()
     file.backup.write_text(JAVA_FILE)
-    assert file.load_now() == {FIRST: 12, SECOND: 0}, "the lock was given back"
+    assert file.load_now() == {FIRST: 12, SECOND: 0}, "the lock was released"
 
 
 class CrashError(Exception):
