@@ -86,7 +86,7 @@ class Follower:
         return self._traces.quiet_ns(now_ns) / _SECOND_NS
 
     def close(self) -> None:
-        """Give back the temporary file."""
+        """Close the temporary file, which removes it."""
         self._log.close()
 
 

@@ -77,7 +77,7 @@ class Allowance:
 
     @property
     def is_used_up(self) -> bool:
-        """The rest is for another turn."""
+        """True if one of the two is used up: the rest is for another turn."""
         return self.files <= 0 or self.keys <= 0
 
 
@@ -155,7 +155,7 @@ class Dispatcher:
         self._files_until = _NO_END
         """The count of mapped files (`MappingPool.opened`) at which this dispatch is long enough."""
         self._keys_left = _NO_END
-        """The keys after which it is."""
+        """The number of keys after which it is long enough, too."""
         self._plain_messages = options.loops.plain_messages
         self._topics = _Topics()
         self._tags = _TagsCodes()

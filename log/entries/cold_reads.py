@@ -24,7 +24,7 @@ WINDOWS_MAX = 64
 
 @dataclass(slots=True, eq=False)
 class LoadJob:
-    """Brings one window into memory. Give it back with `ColdReads.loaded` when `run` has returned."""
+    """Brings one window into memory. Return it with `ColdReads.loaded` when `run` has returned."""
 
     window: int
     _mapped: MappedFile

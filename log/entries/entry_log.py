@@ -16,7 +16,7 @@ Here entries are appended and lent as slices. What is done to a log beside that 
     entry_repair  damaged entries are put back
 
 One thread owns the log. `FlushJob.run` and `PrepareJob.run` may run in worker threads; the owner takes a job, has it
-run, and gives it back. At most one of each kind is out.
+run, and returns it. At most one of each kind is out.
 
 Slices are views of the mapping: valid for as long as they are held, but those of entries that are
 truncated while a slice is held show zeros or other entries. A leader never truncates.

@@ -47,7 +47,7 @@ class PrepareStep:
 
 @dataclass(slots=True, eq=False)
 class PrepareJob:
-    """Files and pages to make ready. Give it back with `prepared`, even if `run` raised."""
+    """Files and pages to make ready. Return it with `prepared`, even if `run` raised."""
 
     _steps: list[PrepareStep]
 

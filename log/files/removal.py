@@ -13,7 +13,7 @@ from log.files.disk import Disk
 
 @dataclass(slots=True, eq=False)
 class RemovalJob:
-    """A step of it."""
+    """A step of the removal: a worker frees the space of some of the files that were discarded."""
 
     _disk: Disk
     _files_max: int
@@ -22,7 +22,7 @@ class RemovalJob:
     """The error of the run. Nothing but space depends on it."""
 
     def run(self) -> None:
-        """Worker."""
+        """Worker. Removes some files; an error is kept in `failure`."""
         try:
             self._disk.remove_discarded(self._files_max, self._bytes_max)
         except DiskError as error:

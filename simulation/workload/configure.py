@@ -219,7 +219,7 @@ async def _intrude(context: Context, runtime: Runtime, admin: AdminClient) -> No
 
 
 async def _permit(context: Context, runtime: Runtime, rules: Configurations, admin: AdminClient) -> None:
-    """Takes the permission to write at one name server or both, and gives it back; once faults are over, to stay."""
+    """Takes the permission to write at one name server or both, and restores it; once faults are over, to stay."""
     random = runtime.random
     fields = {"brokerName": context.members.machines[0].settings.node.group}
 
