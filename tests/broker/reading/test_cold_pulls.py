@@ -136,6 +136,21 @@ def test_a_cold_answer_waits_for_the_worker_and_a_hot_one_does_not(
     assert len(loaded) == 1, "the window stays loaded for a while"
 
 
+def test_where_very_many_wait_for_the_worker_others_are_answered_without_it(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.replica.loads.WAITING_MAX", 3)
+    loads = replica_of(group, group.leader).loads
+    client = group.connect(group.leader)
+    with monkeypatch.context() as patch:
+        patch.setattr(loads, "job", lambda: None)
+        asked = [client.start_pull("T", "g", 0) for _ in range(5)]
+        group.settle()
+        assert [opaque in client.answers for opaque in asked] == 3 * [False] + 2 * [True]
+    group.advance(0.25)
+    assert {client.wait(opaque).code for opaque in asked} == {ResponseCode.SUCCESS}
+
+
 def test_messages_that_are_deleted_while_they_are_loaded_are_not_looked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

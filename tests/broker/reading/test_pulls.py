@@ -129,6 +129,20 @@ def test_a_leader_that_is_deposed_hands_its_held_pulls_on_in_turns(lines: Lines)
     assert {one.wait(opaque).code for one, opaque in waiting} == {ResponseCode.SUCCESS}
 
 
+def test_an_address_with_one_pull_is_answered_in_the_first_turn_though_another_has_hundreds() -> None:
+    group, client = make_group()
+    many, one = group.connect(host="10.0.0.1"), group.connect(host="10.0.0.2")
+    for _ in range(500):
+        many.start_pull("T", "g", 0, suspend_ms=20_000)
+    last = one.start_pull("T", "g", 0, suspend_ms=20_000)
+    group.settle()
+    assert group.node(group.leader).stats.pulls_held() == 501
+    client.start_send("T", b"x")
+    step_until(group, random.Random(1), lambda: bool(many.answers))
+    assert len(many.answers) < InnerLimits().held_at_once, "it was one turn"
+    assert Pulled.of(one.answers[last]).bodies == [b"x"]
+
+
 def arrive(group: Group, clients: list[Client]) -> None:
     group.connect().send("T", b"x")
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from broker.reading import sql92
+from broker.reading import pull_processor, sql92
 from broker.reading.held_pulls import CONDITIONS_LENGTH_MAX
 from broker.reading.pull_processor import _FILTERED_PULLS_EACH
 from broker.reading.sql92_words import SqlError
@@ -249,6 +249,20 @@ def test_no_connection_takes_all_the_places_of_pulls_with_conditions(group: Grou
     assert codes == {ResponseCode.SUCCESS: _FILTERED_PULLS_EACH, ResponseCode.SYSTEM_BUSY: 5}
     again = start_pull(other, "n = 1")
     assert other.wait(again).code == ResponseCode.SUCCESS, "places are freed"
+
+
+def test_pulls_with_conditions_that_wait_for_a_turn_are_so_many_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pull_processor, "_FILTERED_PULLS_MAX", 10)
+    group = prepared()
+    clients = [group.connect(host="10.0.0.1") for _ in range(8)]
+    send(clients[0], 1)
+    asked = [(client, start_pull(client, f"n = 1 OR n = {number}")) for number, client in enumerate(clients)]
+    # One address has half of the places, and leaves of the others as many free as it takes (`SharedPlaces`).
+    codes = [client.wait(opaque).code for client, opaque in asked]
+    assert codes == 5 * [ResponseCode.SUCCESS] + 3 * [ResponseCode.SYSTEM_BUSY]
+    assert pull(clients[-1], "n = 1").code == ResponseCode.SUCCESS, "places are given back"
 
 
 def test_a_long_condition_is_read_in_steps(group: Group, client: Client) -> None:

@@ -133,6 +133,35 @@ def test_only_committed_entries_are_lent(monkeypatch: pytest.MonkeyPatch) -> Non
     assert entries.last_index == committed
 
 
+@pytest.mark.parametrize(("most", "answers"), [(1, 10), (4_000, 4)], ids=["an entry", "three entries"])
+def test_a_long_run_is_lent_in_several_answers(
+    most: int, answers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is bounded, unless a single entry is longer."""
+    monkeypatch.setattr("broker.replica.repairs.LENT_BYTES_MAX", most)
+    group = group_of(scrubbed=False)
+    damage = Damage(group, group.follower)
+    first = entry_of(damage.replica, 5)
+    for index in range(first, first + 10):
+        damage.entry(index, HEADER_BYTES + 600)
+    lent: list[EntriesLent] = []
+
+    def see(source: str, target: str, frame: Frame) -> bool:
+        if isinstance(frame, EntriesLent):
+            lent.append(frame)
+        return False
+
+    group.lose = see
+    error = DamagedEntryError("a file", 0, "it is damaged", 0)
+    damage.replica.repairs.damaged(first, first + 9, error, group.now_ns)
+    group.advance(5)
+    assert damage.replica.repairs.left == 0
+    assert len(lent) == answers
+    assert damage.replica.repairs.repaired == 10
+    client = group.connect(group.follower)
+    assert all(client.pull("T", "g", 5 + number, count=1).bodies for number in range(10))
+
+
 def test_what_is_not_committed_is_not_repaired() -> None:
     group = group_of(scrubbed=False)
     replica = replica_of(group, group.leader)

@@ -121,6 +121,23 @@ def test_long_replies_to_one_that_never_answers_keep_none_from_others(group: Gro
     assert requester.wait(opaque).code == ResponseCode.SUCCESS
 
 
+def test_of_questions_that_a_node_has_relayed_the_newest_are_remembered(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may never answer, and nobody tells the node on the way when to forget."""
+    monkeypatch.setattr(client_calls, "RELAYED_MAX", 3)
+    requester = group.connect(group.follower, name="requester")
+    requester.heartbeat(producer_group="P")
+    replier = group.connect()
+    asked = [start_reply(replier, "requester") for _ in range(5)]
+    group.settle()
+    for pushed in requester.notices:
+        answer(requester, pushed)
+    assert [opaque in replier.answers for opaque in asked] == 2 * [False] + 3 * [True]
+    assert {replier.wait(opaque).code for opaque in asked[2:]} == {ResponseCode.SUCCESS}
+    assert {replier.wait(opaque).code for opaque in asked[:2]} == {ResponseCode.SYSTEM_ERROR}, "in vain"
+
+
 def test_replies_need_not_be_stored() -> None:
     group = prepared(store_replies=False)
     requester = group.connect(name="requester")

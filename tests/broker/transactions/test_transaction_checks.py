@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from broker.transactions.checks import TransactionChecks
 from log.formats.message_id import parse_offset_message_id
 from log.formats.record import SYS_FLAG_PREPARED, Record
 from tests.broker.harness import Client, Group, peer_address, split_records
+from tests.broker.node.test_held_requests import step_until
 from tests.broker.transactions.halves import (
     COMMIT,
     HALF,
@@ -126,6 +128,34 @@ def test_immune_ones_are_not_asked_about_and_others_behind_them_are(group: Group
     assert {record.body for _, record in questions(producer)} == {b"not"}
     group.advance(INTERVAL_S)
     assert {record.body for _, record in questions(producer)} == {b"not", b"immune"}
+
+
+def test_one_that_is_decided_while_a_pass_goes_on_is_neither_asked_about_nor_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given up, it would have two ends: committed, and among those that nobody decides."""
+    monkeypatch.setattr(Group, "limits", InnerLimits(transactions_at_once=1))
+    group = prepared(transaction_check_max=1)
+    producer = group.connect()
+    producer.heartbeat(producer_group="P")
+    halves = [send_half(producer, b"%d" % number) for number in range(2)]
+    group.run_until(lambda: len(questions(producer)) == 2, "the questions")
+    looked_at: list[int] = []
+    look_at = TransactionChecks._ask_or_give_up
+
+    def noted(self: TransactionChecks, half_offset: int) -> Record | None:
+        looked_at.append(half_offset)
+        return look_at(self, half_offset)
+
+    monkeypatch.setattr(TransactionChecks, "_ask_or_give_up", noted)
+    step_until(group, random.Random(1), lambda: bool(looked_at))
+    assert looked_at == [0], "the pass goes on with the other one"
+    assert end(producer, halves[1], COMMIT, fromTransactionCheck=True) == ResponseCode.SUCCESS
+    group.advance(2 * INTERVAL_S)
+    assert looked_at == [0, 1]
+    assert bodies(producer) == [b"1"]
+    assert bodies(producer, CHECK_EXHAUSTED_TOPIC) == [b"0"]
+    assert len(questions(producer)) == 2
 
 
 def test_a_damaged_half_message_keeps_no_other_from_being_asked_about(group: Group) -> None:
