@@ -412,7 +412,10 @@ class TransactionChecks:
         )
 
     def _resumed_already(self, given_up: Record) -> Record | None:
-        """The half message that an earlier order has made of one that was given up."""
+        """The half message that an earlier order has made of one that was given up.
+
+        Raises `RequestError` where the log does not tell.
+        """
         key = get_property(given_up.properties, UNIQ_KEY)
         if key is not None:
             for view in records_with_key(self._leadership, HALF_TOPIC, key, given_up.physical_offset):

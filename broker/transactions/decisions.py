@@ -52,7 +52,7 @@ RETRY_NS: Final = 500_000_000
 """After what could not be appended, the time to the next attempt."""
 
 _CANDIDATES_MAX: Final = 64
-"""Records that are looked at for one key."""
+"""Records that are looked at for one key, the newest. Who sends to a topic chooses keys, and may use others'."""
 
 _NAMES: Final = {TransactionOutcome.COMMIT: "committed", TransactionOutcome.ROLLBACK: "rolled back"}
 
@@ -229,7 +229,10 @@ class Decisions:
             )
 
     def _outcome_of(self, half: Record) -> TransactionOutcome | None:
-        """The outcome of a decided transaction, from the log; None for one that was given up."""
+        """The outcome of a decided transaction, from the log; None for one that was given up.
+
+        Raises `RequestError` where the log does not tell.
+        """
         target = destination(half)
         key = get_property(half.properties, UNIQ_KEY)
         if target is None or key is None:
@@ -383,11 +386,18 @@ class Decisions:
 def records_with_key(state: State, topic: str, key: bytes, behind: int) -> Iterator[memoryview]:
     """Committed records of a topic, at physical offsets behind `behind`, that the index has under a unique key.
 
-    Hashes collide: a record may have another key.
+    Hashes collide: a record may have another key. Raises `RequestError` behind the last one where there may be more.
     """
-    for offset in state.store.find_by_key(topic, key.decode("utf-8", "replace"), _CANDIDATES_MAX):
+    offsets = state.store.find_by_key(topic, key.decode("utf-8", "replace"), _CANDIDATES_MAX)
+    for offset in offsets:
         view = committed_record(state, offset) if offset > behind else None
         if view is not None:
             head = peek(view)
             if view[head.topic_begin : head.topic_end] == topic.encode():
                 yield view
+    if len(offsets) == _CANDIDATES_MAX and offsets[-1] > behind:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the index leads to {_CANDIDATES_MAX} newer messages of {topic} with this key, or another of its hash, "
+            "and no more are looked at: nobody can tell what became of the transaction",
+        )

@@ -11,6 +11,7 @@ from broker.node.node import Node
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.inner_limits import InnerLimits
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_TOPIC
+from broker.transactions import decisions
 from broker.transactions.checks import TransactionChecks
 from log.formats.message_id import parse_offset_message_id
 from log.formats.record import SYS_FLAG_PREPARED, Record
@@ -295,6 +296,26 @@ def test_given_up_is_resumed_once() -> None:
     assert bodies(producer, queue_id=1) == [b"x"]
     assert resume(producer, message_id) == ResponseCode.SYSTEM_ERROR, "decided meanwhile"
     assert bodies(producer, queue_id=1) == [b"x"]
+
+
+def test_given_up_behind_more_keys_than_are_looked_at_is_not_resumed_a_second_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decisions, "_CANDIDATES_MAX", 3)
+    group = prepared(transaction_check_max=1)
+    producer = group.connect()
+    producer.heartbeat(producer_group="P")
+    send_half(producer, b"x", 1)
+    group.advance(3 * INTERVAL_S)
+    (given_up,) = records(producer, CHECK_EXHAUSTED_TOPIC)
+    message_id = f"7F00000100002710{given_up.physical_offset:016X}"
+    assert resume(producer, message_id) == ResponseCode.SUCCESS
+    for number in range(3):
+        send_half(producer, b"%d" % number, 1, {"KEYS": given_up.properties_by_name()["UNIQ_KEY"]})
+    assert resume(producer, message_id) == ResponseCode.SYSTEM_ERROR
+    assert [record.body for record in records(producer, HALF_TOPIC)].count(b"x") == 2, (
+        "the first, and the resumed"
+    )
 
 
 def test_open_one_is_counted_from_the_start(group: Group) -> None:

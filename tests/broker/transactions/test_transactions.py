@@ -12,6 +12,7 @@ from broker.remoting.headers import (
     SendMessageResponseHeader,
 )
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
+from broker.transactions import decisions
 from log.formats.batch import BatchItem, encode_batch
 from log.formats.message_id import parse_offset_message_id
 from log.formats.record import SYS_FLAG_PREPARED, SYS_FLAG_ROLLBACK
@@ -130,6 +131,21 @@ def test_repeated_decision_succeeds_and_does_nothing(group: Group, outcome: int,
     assert end(client, half, outcome, fromTransactionCheck=True) == ResponseCode.SUCCESS
     assert bodies(client) == ([b"once"] if outcome == COMMIT else [])
     assert listed(client) == [half.queue_offset]
+
+
+def test_a_decision_behind_more_keys_than_are_looked_at_is_not_told_as_another_one(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may send to the topic chooses keys: 64 messages later a committed transaction was told as rolled back."""
+    monkeypatch.setattr(decisions, "_CANDIDATES_MAX", 3)
+    half = send_half(client, b"x")
+    assert end(client, half, COMMIT) == ResponseCode.SUCCESS
+    for number in range(3):
+        assert end(client, half, COMMIT) == ResponseCode.SUCCESS
+        client.send("T", b"%d" % number, 0, {"KEYS": half.transaction_id or ""})
+    answer = client.call(RequestCode.END_TRANSACTION, end_fields(half, COMMIT))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "nobody can tell" in (answer.remark or "")
 
 
 @pytest.mark.parametrize(("first", "second"), [(COMMIT, ROLLBACK), (ROLLBACK, COMMIT)])
