@@ -222,12 +222,12 @@ class _Shared(NamedTuple):
 def _shared(node: Node, address: str, store_host: bytes, random: RandomSource) -> _Shared:
     leadership = node.replica.leadership
     group_limit = GroupLimit(leadership, node.settings)
-    offsets = OffsetCommits(leadership, node.settings, group_limit, node.time, node.listeners)
+    offsets = node.add(OffsetCommits(leadership, node.settings, group_limit, node.time, node.listeners))
     return _Shared(
         group_limit,
         offsets,
-        OffsetResets(leadership, offsets, node.listeners),
-        Creations(leadership, node.settings, group_limit),
+        node.add(OffsetResets(leadership, offsets, node.listeners)),
+        node.add(Creations(leadership, node.settings, group_limit)),
         LongResponses(node, node.time),
         Decisions(leadership, node, node.settings, node.time, node.listeners, store_host),
         address,
@@ -262,16 +262,18 @@ def _about_the_node(
         node.time,
         node.listeners,
     )
-    retention = Retention(
-        replica.leadership,
-        replica.head,
-        replica.disk_space,
-        node.settings,
-        machine,
-        node.time,
-        lambda: backups.needed_from_index,  # the head of the log stays until a copy under way has it
-        replica.group_changes.hand_over_to_room,
-        node.listeners,
+    retention = node.add(
+        Retention(
+            replica.leadership,
+            replica.head,
+            replica.disk_space,
+            node.settings,
+            machine,
+            node.time,
+            lambda: backups.needed_from_index,  # the head of the log stays until a copy under way has it
+            replica.group_changes.hand_over_to_room,
+            node.listeners,
+        )
     )
     DeadOffsets(replica.leadership, node.registry, node.time, node.listeners)
     FormatGate(replica.leadership, replica.members, replica.release, node.settings, node.time, node.listeners)
@@ -332,11 +334,15 @@ def _reading(node: Node, shared: _Shared) -> Iterable[Processor]:
     registry, stats, settings, time = node.registry, node.stats, node.settings, node.time
     offsets, resets = shared.offsets, shared.resets
     steps = PullSteps(
-        PullChecks(leadership, registry, settings),
+        node.add(PullChecks(leadership, registry, settings)),
         QueueReads(leadership, resets),
-        PullResponses(leadership, replica.loads, replica.members, node, resets, stats, settings, time),
+        node.add(
+            PullResponses(leadership, replica.loads, replica.members, node, resets, stats, settings, time)
+        ),
     )
-    held = HeldPulls(leadership, node, registry, resets, steps, stats, settings, time, node.listeners)
+    held = node.add(
+        HeldPulls(leadership, node, registry, resets, steps, stats, settings, time, node.listeners)
+    )
     return (
         PullProcessor(leadership, node, offsets, resets, shared.creations, steps, held, settings, time),
         QueriesProcessor(leadership, node),

@@ -22,6 +22,11 @@ class GroupLimit:
         """By consumer group, the number of claims. Also of groups that are known: if one is deleted before the command
         for which it was claimed is applied, that command makes it anew."""
 
+    @property
+    def claimed(self) -> int:
+        """The number of consumer groups for which room is claimed now, known ones too."""
+        return len(self._under_way)
+
     def claim(self, groups: Iterable[str]) -> Callable[[], None]:
         """Takes room for the consumer groups; calling what is returned, once, frees it. Those that are known have it.
 

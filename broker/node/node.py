@@ -10,7 +10,7 @@ client's node, `relayed_clients.py` that of the leader.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -60,6 +60,8 @@ from broker.statistics.stats import Stats
 from log.errors import DamagedLogError, DiskError, DiskFullError
 
 log = structlog.get_logger("trivet.node")
+
+AnyPart = TypeVar("AnyPart")
 
 _OVER: Final = object()
 """The value of an iterator of steps that has no more."""
@@ -139,6 +141,7 @@ class Node:
         events: Events,
     ) -> None:
         """`listeners` observe the replica: the node is the first of them, and the last (`start`)."""
+        self._parts: dict[type, object] = {}
         self.replica = replica
         self.group = settings.current.node.group
         lineage = settings.current.raft.lineage
@@ -173,7 +176,7 @@ class Node:
         """What parts of this node are handling anew, some requests a turn."""
         self._behind_barrier = Budget("a round of messages that confirms this leader")
         self._held = HeldRequests(replica.limits.held_requests_max)
-        self._relayed = RelayedClients(replica, outgoing, listeners, self._held, self.received)
+        self._relayed = self.add(RelayedClients(replica, outgoing, listeners, self._held, self.received))
         self._forwarding = Forwarding(
             self.group,
             replica,
@@ -200,6 +203,7 @@ class Node:
     def start(self, processors: Iterable[Processor]) -> None:
         """Registers the processors; called once, before anything else and after all other listeners are there."""
         for processor in processors:
+            self.add(processor)
             for route in processor.routes():
                 assert route.code not in self._routes, f"two handlers for request {route.code}"
                 assert is_judged(route.code), f"nothing says who may make request {route.code}"
@@ -208,6 +212,18 @@ class Node:
         # Behind all others: what was held goes on only when every processor knows of the new role.
         self.listeners.role_changes.append(self._leader_may_be_asked)
         self._forwarding.look_at_membership()
+
+    def add(self, part: AnyPart) -> AnyPart:
+        """Keeps a part, the only one of its class, for whoever asks for it (`part`), and returns it."""
+        assert type(part) not in self._parts, f"two parts of the class {type(part).__name__}"
+        self._parts[type(part)] = part
+        return part
+
+    def part(self, kind: type[AnyPart]) -> AnyPart:
+        """Returns the part of that class: a processor, or what processors share. Raises KeyError if it has none."""
+        part = self._parts[kind]
+        assert isinstance(part, kind), "it is kept by its class"
+        return part
 
     def _settings_changed(self, settings: Settings) -> None:
         """Other settings are in force; name servers are told of topics as these allow."""

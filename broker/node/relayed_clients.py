@@ -8,7 +8,7 @@ wait (`unhandled_forwards.py`).
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from broker.node.held_requests import HeldRequests
 from broker.node.listeners import Listeners
@@ -28,6 +28,16 @@ RELAYED_BYTES_MAX: Final = 8 * 1024 * 1024
 """The bytes that may wait for the link to a node; beyond them pulls of its clients are refused."""
 
 
+class RelayObserver(Protocol):
+    """Watches the requests of other nodes' clients; it changes nothing."""
+
+    def comes(self, source: str, frame: Forward) -> None:
+        """A frame has come from a client of `source`."""
+
+    def is_handled(self, client: RelayedConnection, command: RemotingCommand) -> None:
+        """A request of a client is handled now."""
+
+
 class RelayedClients:
     """Clients of other nodes, by (node, number), from the first request forwarded until they or that node are gone."""
 
@@ -45,6 +55,7 @@ class RelayedClients:
         self._listeners = listeners
         self._held = held
         self._received = received
+        self.observer: RelayObserver | None = None
         self._connections: dict[tuple[str, int], RelayedConnection] = {}
         self._link_epochs: dict[str, int] = {}
         """The number of times that a link with each peer broke."""
@@ -73,6 +84,8 @@ class RelayedClients:
 
         Raises `PeerProtocolError` for a request that cannot be read.
         """
+        if self.observer is not None:
+            self.observer.comes(source, frame)
         if self._broken and (error := self._broken.pop(source, None)) is not None:
             raise error
         key = (source, frame.connection)
@@ -125,6 +138,8 @@ class RelayedClients:
                     self._received(relayed, command)
             elif is_known and frame.term == self._view.term:
                 relayed.term = frame.term
+                if self.observer is not None:
+                    self.observer.is_handled(relayed, command)
                 self._received(relayed, command)
             else:
                 self.give_back(relayed, command, frame.term)

@@ -127,6 +127,16 @@ class OffsetCommits:
         self._deadline = time.add_deadline(self.propose)
         listeners.role_changes.append(self._role_changed)
 
+    @property
+    def staged(self) -> Mapping[_Key, int]:
+        """The offsets that the next command takes."""
+        return self._staged
+
+    @property
+    def new_under_way(self) -> int:
+        """The number of offsets under way that are a consumer group's first in a queue."""
+        return self._under_way_new
+
     def begin_deletion(self, concerns: Callable[[str, str], bool]) -> Callable[[], None]:
         """To be called before a deletion is proposed; returns what is to be called when it is applied, or lost.
 

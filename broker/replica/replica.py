@@ -68,6 +68,7 @@ from log.errors import DiskFullError
 from log.notes.hard_state import StoredHardState
 from raft import effects as fx
 from raft.core import Raft
+from raft.messages import Message
 from raft.reasons import Reason
 from raft.state import HardState, InitialState
 from raft.terms import LogTerms
@@ -377,6 +378,16 @@ class Replica:
             fx.RecoveryChanged: self._recovery_changed,
             fx.PeerSlow: lambda slow: tell_of_slow_peer(self._events, slow, self.time.now_ns),
         }
+
+    def watch_words(self, observer: Callable[[Message], None]) -> None:
+        """Has `observer` hear each of Raft's messages before it is sent, from now on."""
+        send = self._handlers[fx.Send]
+
+        def sends(effect: fx.Send) -> None:
+            observer(effect.message)
+            send(effect)
+
+        self._handlers[fx.Send] = sends
 
     def carry_out(self) -> None:
         """Carries out raft's effects, in order (see raft/effects.py for what that order promises)."""

@@ -15,7 +15,7 @@ The hot path of a broker; this file reads in the order in which a send goes thro
 Nothing else is allocated per message. Batches are decided and written in batches.py.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from broker.delayed.delays import delay_level, schedule
@@ -97,7 +97,9 @@ class SendProcessor:
         self._host = store_host.hex().upper()
         self._added = AddedProperties(settings.current.node.cluster, store_host)
         self._new_topics = NewTopics(leadership, requests, creations, settings, time, listeners)
-        self._once = RepeatedSends(leadership, requests, time, listeners)
+        self.once = RepeatedSends(leadership, requests, time, listeners)
+        self.observer: Callable[[RemotingCommand, SendHeader], None] | None = None
+        """Hears of each send that is stored now, of a batch once; only watches."""
         self._batches = Batches(leadership, settings, self._added, stats, time, self._host)
 
     def routes(self) -> Iterable[Route]:
@@ -126,7 +128,7 @@ class SendProcessor:
             raise forbidden_topic(header.topic)
         if (
             self._new_topics.leaving.by_share
-            and not self._once.is_decided(command)  # it has been let in before
+            and not self.once.is_decided(command)  # it has been let in before
             and self._new_topics.goes_behind(connection, command)
         ):
             return None
@@ -149,10 +151,12 @@ class SendProcessor:
             # Only a repetition, or a first attempt that is older than what this leader knows, may be stored already.
             if (
                 header.once is not None
-                and (header.again or header.once <= self._once.suspect)
-                and not self._once.may_append(connection, command, header, properties)
+                and (header.again or header.once <= self.once.suspect)
+                and not self.once.may_append(connection, command, header, properties)
             ):
                 return None  # until it is known whether an earlier attempt has stored the message
+            if self.observer is not None:
+                self.observer(command, header)
             if is_batch:
                 return self._batches.append(connection, command, header, properties, queue_id)
             self._append(connection, command, header, properties, queue_id)

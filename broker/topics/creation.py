@@ -12,7 +12,7 @@ fits into one frame. They are checked by the leader when it proposes, what is un
 would come into being anew if its deletion, which may be under way, too, is applied before; what is there already stays.
 """
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from broker.node.group_limit import GroupLimit
@@ -52,6 +52,11 @@ class Creations:
         """The number of queues that all commands under way add. As the two above and what `_group_limit` was claimed of
         it tells of a command from when it is proposed until it is applied or lost: what were left of one would count
         against the limits for as long as this node runs."""
+
+    def taken(self) -> Mapping[str, int]:
+        """Returns how many topics, queues and consumer groups (whoever makes these known) count before they are there,
+        as they are under way."""
+        return {"topics": len(self._topics), "queues": self._queues, "groups": self._group_limit.claimed}
 
     def propose(
         self, commands: Sequence[SingleCommand], done: Callable[[Any], None], lost: Callable[[], None]

@@ -14,7 +14,7 @@ window nor keep clients waiting.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -113,6 +113,8 @@ class TransactionChecks:
         self._resuming: dict[str, None] = {}
         """Message ids whose new half message is not committed yet."""
         self._opaques = Opaques()
+        self.observer: Callable[[Record], None] | None = None
+        """Hears of each half message whose question is about to be counted; only watches."""
         listeners.role_changes.append(self._role_changed)
         self._deadline = time.add_deadline(self._run)
 
@@ -174,6 +176,8 @@ class TransactionChecks:
                 tell_of_damage(self._events, "transactions", error, self._time.now_ns)
                 half = None
             if half is not None:
+                if self.observer is not None:
+                    self.observer(half)
                 questions.append(half)
                 size += len(half.body)
             looked_at += 1
@@ -216,7 +220,7 @@ class TransactionChecks:
         if 0 <= age_ms <= (timeout_ms if immunity_ms is None else immunity_ms):
             return None
         # Looked for before anything is counted: without a producer there is no question.
-        if self._producer(properties) is None:
+        if self.producer_of(properties) is None:
             return None
         return decode_record(record)
 
@@ -281,7 +285,7 @@ class TransactionChecks:
         self._deadline.due_ns = self._time.now_ns
         for half in halves:
             # It may have been decided, or its producer gone, while the count was on its way through the log.
-            client = self._producer(half.properties) if self._decisions.is_open(half.queue_offset) else None
+            client = self.producer_of(half.properties) if self._decisions.is_open(half.queue_offset) else None
             target = destination(half)
             if client is not None and target is not None:
                 try:
@@ -330,8 +334,8 @@ class TransactionChecks:
         )
         return encode(question)
 
-    def _producer(self, properties: bytes) -> RegisteredClient[Connection] | None:
-        """The client of a half message's producer group whose turn it is to be asked.
+    def producer_of(self, properties: bytes) -> RegisteredClient[Connection] | None:
+        """Returns the client of a half message's producer group whose turn it is to be asked.
 
         Passed over are clients that do not read, and those that may not publish to the message's topic: a question
         shows all of it, and producer groups have no owner.

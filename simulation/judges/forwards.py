@@ -12,46 +12,41 @@ from collections import deque
 from itertools import takewhile
 from typing import Final
 
-from broker.node.relayed_clients import RelayedClients
+from broker.node.relayed_clients import RelayObserver
 from broker.peers.protocol import Forward
 from broker.remoting.command import RemotingCommand
 from broker.remoting.frame import whole_commands
-from broker.requests.connection import Connection, RelayedConnection
+from broker.requests.connection import RelayedConnection
 from simulation.journal import Violation
 
 IN_ORDER: Final = "requests of a client stay in order"
 
 
-def watch_forwards(name: str, relayed: RelayedClients) -> None:
-    """Looks at what comes to a node's new process from other nodes' clients, and what is handled of it.
+class Forwards(RelayObserver):
+    """Looks at what comes to a node's new process from other nodes' clients, and what is handled of it."""
 
-    From then on either raises Violation.
-    """
-    came: dict[tuple[str, int], deque[int]] = {}
-    """(node, number of the client there) -> the opaques of its requests since the one that was handled last."""
-    forwarded, received = relayed.forwarded, relayed._received
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._came: dict[tuple[str, int], deque[int]] = {}
+        """(node, number of the client there) -> the opaques of its requests since the one that was handled last."""
 
-    def comes(source: str, frame: Forward) -> None:
-        opaques = came.setdefault((source, frame.connection), deque())
+    def comes(self, source: str, frame: Forward) -> None:
+        """Notes the requests in a frame."""
+        opaques = self._came.setdefault((source, frame.connection), deque())
         opaques += [
             command.opaque for command in whole_commands(bytes(frame.body)) if not command.is_response
         ]
-        forwarded(source, frame)
 
-    def is_handled(connection: Connection, command: RemotingCommand) -> None:
-        if not command.is_response:
-            assert isinstance(connection, RelayedConnection), "of another node"
-            opaques = came[connection.node, connection.number]
-            before = len([*takewhile(lambda opaque: opaque != command.opaque, opaques)])
-            if before == len(opaques):
-                detail = (
-                    f"request {command.code} of client {connection.number} at {connection.node} was overtaken"
-                )
-                raise Violation(IN_ORDER, name, detail)
-            # Those before it have come to nothing, and must not be handled behind it.
-            for _ in range(before + 1):
-                opaques.popleft()
-        received(connection, command)
-
-    relayed.forwarded = comes  # type: ignore[method-assign]
-    relayed._received = is_handled
+    def is_handled(self, client: RelayedConnection, command: RemotingCommand) -> None:
+        """Raises Violation for a request that a later one has overtaken."""
+        opaques = self._came[client.node, client.number]
+        before = len([*takewhile(lambda opaque: opaque != command.opaque, opaques)])
+        if before == len(opaques):
+            raise Violation(
+                IN_ORDER,
+                self._name,
+                f"request {command.code} of client {client.number} at {client.node} was overtaken",
+            )
+        # Those before it have come to nothing, and must not be handled behind it.
+        for _ in range(before + 1):
+            opaques.popleft()

@@ -7,22 +7,17 @@ may have stored is there once where nothing has become of that one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from broker.node.node import Node
 from broker.offsets.commits import OffsetCommits
-from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import SendHeader
-from broker.requests.connection import Connection
-from broker.sending.repeated_sends import RepeatedSends
 from broker.sending.send_processor import SendProcessor
 from broker.transactions.checks import TransactionChecks
 from log.formats.record import Record
 from raft.effects import Role
 from simulation.journal import Violation
-from simulation.judges.waits import part_of
 
 HEARD: Final = "questions that are counted can be asked"
 LOOKED_FOR: Final = "a send of before its leadership is looked for before it is stored"
@@ -31,25 +26,23 @@ OF_ITS_TIME: Final = "nothing is stored behind a deletion under way"
 
 def watch_what_is_in_hand(name: str, node: Node) -> None:
     """Looks at what a node's new process takes in hand as a leader, which may raise Violation from then on."""
-    checks, commits = part_of(node, TransactionChecks), part_of(node, OffsetCommits)
-    ask_or_give_up, stage = checks._ask_or_give_up, commits.stage
+    checks, commits = node.part(TransactionChecks), node.part(OffsetCommits)
+    stage = commits.stage
 
-    def asks(half_offset: int) -> Record | None:
-        half = ask_or_give_up(half_offset)
-        if half is not None and checks._producer(half.properties) is None:
+    def asks(half: Record) -> None:
+        if checks.producer_of(half.properties) is None:
             raise Violation(
-                HEARD, name, f"half message {half_offset}: no client of its producer group is known"
+                HEARD, name, f"half message {half.queue_offset}: no client of its producer group is known"
             )
-        return half
 
     def stages(group: str, topic: str, queue_id: int, offset: int) -> None:
         stage(group, topic, queue_id, offset)
         # Behind the call: only then it shows whether the report was taken, or rightly left out.
-        if commits.is_deleting(group, topic) and (group, topic, queue_id) in commits._staged:
+        if commits.is_deleting(group, topic) and (group, topic, queue_id) in commits.staged:
             raise Violation(OF_ITS_TIME, name, f"{offset} of {group} in {topic}/{queue_id}, while that goes")
 
     _watch_sends(name, node)
-    checks._ask_or_give_up = asks  # type: ignore[method-assign]
+    checks.observer = asks
     commits.stage = stages  # type: ignore[method-assign]
 
 
@@ -58,10 +51,7 @@ def _watch_sends(name: str, node: Node) -> None:
 
     What leaders of earlier terms have stored since it was made can never be committed then (repeated_sends.py, 1).
     """
-    sends, replica = getattr(node._routes[RequestCode.SEND_MESSAGE][0], "__self__", None), node.replica
-    assert isinstance(sends, SendProcessor), "it has the route"
-    once = part_of(node, RepeatedSends)
-    append, append_batch = sends._append, sends._batches.append
+    sends, replica = node.part(SendProcessor), node.replica
     term, begin = -1, 0
 
     def role_changed() -> None:
@@ -69,10 +59,10 @@ def _watch_sends(name: str, node: Node) -> None:
         if replica.raft.role is Role.LEADER and replica.term != term:
             term, begin = replica.term, replica.store.log.end_position
 
-    def check(command: RemotingCommand, header: SendHeader) -> None:
+    def stores(command: RemotingCommand, header: SendHeader) -> None:
         if (
             header.once is not None
-            and not once.is_decided(command)
+            and not sends.once.is_decided(command)
             and (header.again or header.once <= begin)
         ):
             attempt = "a repeated attempt" if header.again else "a first attempt"
@@ -82,16 +72,5 @@ def _watch_sends(name: str, node: Node) -> None:
                 f"stores {attempt} with the floor {header.once}; its term {term} began at {begin}",
             )
 
-    def appends(connection: Connection, command: RemotingCommand, header: SendHeader, *more: Any) -> None:
-        check(command, header)
-        append(connection, command, header, *more)
-
-    def appends_batch(
-        connection: Connection, command: RemotingCommand, header: SendHeader, *more: Any
-    ) -> Iterator[None]:
-        check(command, header)
-        return append_batch(connection, command, header, *more)
-
     node.listeners.role_changes.append(role_changed)
-    sends._append = appends  # type: ignore[assignment, method-assign]
-    sends._batches.append = appends_batch  # type: ignore[assignment, method-assign]
+    sends.observer = stores

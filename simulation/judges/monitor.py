@@ -11,6 +11,7 @@ from typing import Any
 
 from broker.assembly import raft_options_of
 from broker.node.node import Node
+from broker.node.relayed_clients import RelayedClients
 from broker.peers.protocol import RaftFrame
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.replica import Replica
@@ -23,7 +24,7 @@ from log.index.index_scrub import IndexScrubber
 from log.notes.hard_state import HardStateFile, StoredHardState
 from log.notes.snapshot import PATH as SNAPSHOT_PATH
 from raft.core import Raft
-from raft.effects import Role, Send
+from raft.effects import Role
 from raft.messages import Message, VoteResponse
 from raft.recovery_loss import Loss
 from raft.terms import LogTerms
@@ -32,7 +33,7 @@ from simulation.judges.as_written import NO_DAMAGE, Damage, Pages
 from simulation.judges.beliefs import Beliefs
 from simulation.judges.derived import Derived
 from simulation.judges.former_leaders import FormerLeader
-from simulation.judges.forwards import watch_forwards
+from simulation.judges.forwards import Forwards
 from simulation.judges.group_model import GroupModel
 from simulation.judges.group_time import GroupTime
 from simulation.judges.in_hand import watch_what_is_in_hand
@@ -202,8 +203,7 @@ class Monitor:
                 watched.made_time = True
                 host.surroundings.journal.did(TIME_MADE)
 
-        watched.former_leader = FormerLeader(host.name, node)
-        watch_forwards(host.name, node._relayed)
+        node.part(RelayedClients).observer = Forwards(host.name)
         watch_room(node, self._journal)
         watch_what_is_in_hand(host.name, node)
         watch_subscribed_pulls(host.name, node, self.model)
@@ -211,6 +211,8 @@ class Monitor:
         options = raft_options_of(host.settings, InnerLimits())
         watch_patience(host.name, replica.raft, options.election_timeout_min_ns)
         node.listeners.role_changes.append(look_at_clock)
+        # Behind those who watch its parts, which it holds to what they are now.
+        watched.former_leader = FormerLeader(host.name, node)
         if replica.raft.commit_index > self.model.last_index:
             raise Violation("recovery", host.name, f"starts with commit index {replica.raft.commit_index}")
         self.model.compare(host.name, log, log.first_index, replica.raft.commit_index, "recovery")
@@ -482,17 +484,14 @@ class Monitor:
         """Looks at what a node's new process says when it says it, votes before all: a vote may arrive when the disk
         is another one.
         """
-        send = replica._handlers[Send]
 
-        def sends(effect: Send) -> None:
-            message = effect.message
+        def says(message: Message) -> None:
             if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
                 self.voted(name, message.request_term, message.target)
             self._recoveries.says(name, message)
             self._own_state.says(name, message)
-            send(effect)
 
-        replica._handlers[Send] = sends
+        replica.watch_words(says)
 
     def voted(self, name: str, term: int, candidate: str) -> None:
         """Checks that a node votes once a term, and has saved its vote before it is sent (Raft 5.2).

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from broker.name_server.key_values import ORDER_TOPIC_NAMESPACE
 from broker.remoting.bodies import DataVersion, KeyValueTable, TopicList
@@ -122,7 +122,7 @@ class NameServerModel:
             return ResponseCode.SUCCESS, None
         if command.code == RequestCode.REGISTER_BROKER:
             return self._register(connection, command, now_ns)
-        handler = _HANDLERS.get(command.code)
+        handler = self._HANDLERS.get(command.code)
         return None if handler is None else handler(self, command.fields, command)
 
     def _get(self, fields: Mapping[str, str], _: RemotingCommand) -> Answer:
@@ -226,19 +226,20 @@ class NameServerModel:
         if not self._topics[topic]:
             del self._topics[topic]
 
-
-_HANDLERS: Final[dict[int, Callable[[NameServerModel, Mapping[str, str], RemotingCommand], Answer]]] = {
-    RequestCode.GET_KV_CONFIG: NameServerModel._get,
-    RequestCode.GET_KVLIST_BY_NAMESPACE: NameServerModel._list,
-    RequestCode.UNREGISTER_BROKER: NameServerModel._unregister,
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: NameServerModel._route,
-    RequestCode.GET_BROKER_CLUSTER_INFO: NameServerModel._cluster,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: NameServerModel._all_topics,
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: NameServerModel._wipe,
-    RequestCode.ADD_WRITE_PERM_OF_BROKER: NameServerModel._add,
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: NameServerModel._delete_topic,
-    RequestCode.REGISTER_TOPIC_IN_NAMESRV: NameServerModel._register_topic,
-}
+    _HANDLERS: ClassVar[
+        Mapping[int, Callable[[NameServerModel, Mapping[str, str], RemotingCommand], Answer]]
+    ] = {
+        RequestCode.GET_KV_CONFIG: _get,
+        RequestCode.GET_KVLIST_BY_NAMESPACE: _list,
+        RequestCode.UNREGISTER_BROKER: _unregister,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
+        RequestCode.GET_BROKER_CLUSTER_INFO: _cluster,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _all_topics,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER: _wipe,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER: _add,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV: _delete_topic,
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV: _register_topic,
+    }
 
 
 def answer_of(code: int, answer: RemotingCommand) -> Answer:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from broker.node.node import Node
-from broker.reading.held_pulls import HeldPulls
 from broker.reading.pull_checks import PullChecks
+from broker.reading.pull_responses import PullResponses
 from broker.reading.queue_reads import PullResult
 from broker.reading.subscriptions import TAG
 from broker.remoting.codes import ResponseCode
@@ -22,7 +22,6 @@ from log.formats.properties import TAGS, get_property
 from log.formats.record import peek
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedQueue, GroupModel
-from simulation.judges.waits import part_of
 
 NOT_PASSED_OVER: Final = "nothing is passed over that its consumer group wants now"
 _EVERYTHING: Final = ("", "*")
@@ -30,8 +29,7 @@ _EVERYTHING: Final = ("", "*")
 
 def watch_subscribed_pulls(name: str, node: Node, model: GroupModel) -> None:
     """Looks at each answer to a pull that a node's new process gives, which may raise Violation from then on."""
-    pulls = part_of(node, HeldPulls)
-    checks, responses = pulls._checks, pulls._responses
+    checks, responses = node.part(PullChecks), node.part(PullResponses)
     respond = responses.respond
 
     def answers(

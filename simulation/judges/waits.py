@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from broker.node.node import Node
 from broker.offsets.resets import OffsetResets
@@ -46,7 +46,6 @@ from simulation.scheduler import MILLISECOND, SECOND
 
 MOVES: Final = "what waits moves"
 
-AnyPart = TypeVar("AnyPart")
 _LOOK_NS: Final = 200 * MILLISECOND
 _RETENTION_NS: Final = 6 * SECOND
 """A snapshot that covers the file, and some looks a second apart."""
@@ -161,7 +160,7 @@ def _checkpoint(seen: Seen) -> object:
 
 def _leaving_pull(seen: Seen) -> object:
     """A pull that was held by a leader that leads no more, and is next to be handed on."""
-    waiting = next(iter(part_of(seen.node, HeldPulls).leaving.values()), None)
+    waiting = next(iter(seen.node.part(HeldPulls).leaving.values()), None)
     return None if waiting is None else waiting[0]
 
 
@@ -177,7 +176,7 @@ def _second_file(seen: Seen) -> tuple[int, int] | None:
     if seen.lacks_room or entries.damaged or seen.process.host.was_damaged or len(entries.file_starts()) < 2:
         return None
     second = next(file_beginnings(entries), None)
-    needed = part_of(seen.node, Retention).needed_from_index()
+    needed = seen.node.part(Retention).needed_from_index()
     return None if second is None or (needed is not None and needed < second[1]) else second
 
 
@@ -221,7 +220,7 @@ def _acceptance(seen: Seen) -> object:
 
 def _held_pull(seen: Seen) -> object:
     """A pull that is held although its message is there, or an order sends its consumer group elsewhere."""
-    pulls, resets = part_of(seen.node, HeldPulls), part_of(seen.node, OffsetResets)
+    pulls, resets = seen.node.part(HeldPulls), seen.node.part(OffsetResets)
     queues = seen.replica.store.queues
     for held in pulls.waiting():
         header = held.header
@@ -235,7 +234,7 @@ def _held_pull(seen: Seen) -> object:
 
 def _stale_pull(seen: Seen) -> object:
     """A pull that is held for what its consumer group does not subscribe to any more."""
-    pulls = part_of(seen.node, HeldPulls)
+    pulls = seen.node.part(HeldPulls)
     return next((held for held in pulls.waiting() if pulls.is_outdated(held)), None)
 
 
@@ -511,12 +510,3 @@ def _links(host: BrokerHost, other: str) -> tuple[object, object]:
     """Returns the link that a node has dialled to another one, and the one accepted from it; None without one."""
     assert host.process is not None, "it runs"
     return host.process.replica.links.get(other), host.process.running.links.accepted.get(other)
-
-
-def part_of(node: Node, kind: type[AnyPart]) -> AnyPart:
-    """Returns the part of a node of that class, which hears of changes of the role or of commands."""
-    return next(
-        part
-        for listener in (*node.listeners.role_changes, *node.listeners.commands)
-        if isinstance(part := getattr(listener, "__self__", None), kind)
-    )

@@ -137,8 +137,8 @@ class Endpoint:
     def reset(self) -> None:
         """Ends the connection now, at both ends; whatever was under way is lost."""
         for end, other in ((self, self.peer), (self.peer, self)):
-            was_open = not end._closed
-            end._drop()
+            was_open = not end.closed
+            end.vanish()
             if was_open:
                 self._network.scheduler.after(0, end.on_closed, "connection reset by " + other.host)
 
@@ -237,7 +237,7 @@ class Endpoint:
             return
         self._stalled_since_ns = -1
         # A closed end takes what comes, too: by answering with a reset.
-        if not peer.readable and not peer._closed:
+        if not peer.readable and not peer.closed:
             return  # the receiver kicks when it reads again
         # Nobody answers there, not even with a reset: only the time limit of this end will tell.
         if peer.host in network.dark_hosts:
@@ -255,7 +255,7 @@ class Endpoint:
         if pieces:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             self._in_flight_bytes -= len(data)
-            if peer._closed:
+            if peer.closed:
                 self._refused()
                 return
             peer.on_data(data)
@@ -264,8 +264,8 @@ class Endpoint:
                 self._fill()
         if ended:
             self._drop()
-            if not peer._closed:
-                peer._drop()
+            if not peer.closed:
+                peer.vanish()
                 peer.on_closed("the remote end closed the connection")
             return
         if queue:

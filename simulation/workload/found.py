@@ -27,10 +27,9 @@ from broker.remoting.json_body import decode_body, encode_body
 from broker.replica.replica import Replica
 from broker.requests.processing import OUTCOME_UNKNOWN
 from broker.state.topic_rules import topic_config
-from broker.topics.topics_processor import TopicsProcessor
+from broker.topics.creation import Creations
 from broker.trace import TraceWriter
 from simulation.journal import Violation
-from simulation.judges.waits import part_of
 from simulation.machines.broker_host import BrokerHost
 from simulation.workload.context import Context, Invariant
 
@@ -92,13 +91,10 @@ class Rooms(Invariant):
         node, log = host.process.node, replica.store.log
         if replica.applied_index != log.last_index:
             return  # something is under way
-        creations, commits = part_of(node, TopicsProcessor)._creations, part_of(node, OffsetCommits)
-        taken = {
-            "topics": len(creations._topics),
-            "queues": creations._queues,
-            "groups": 0 if commits._staged else len(commits._group_limit._under_way),
-            "offsets": commits._under_way_new,
-        }
+        commits = node.part(OffsetCommits)
+        taken = {**node.part(Creations).taken(), "offsets": commits.new_under_way}
+        if commits.staged:
+            del taken["groups"]  # those of what is staged have theirs
         if any(taken.values()):
             raise Violation("room is freed", host.name, f"nothing is under way, and of {taken} is kept")
 

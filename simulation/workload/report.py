@@ -23,7 +23,6 @@ from broker.trace import TraceWriter
 from raft.effects import Role
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedQueue
-from simulation.judges.waits import part_of
 from simulation.randomness import Random
 from simulation.scheduler import SECOND
 from simulation.workload.context import Context, Invariant
@@ -179,7 +178,7 @@ class _Reporter:
             if host.address == connection.address and host.process is not None:
                 replica = host.process.replica
                 if replica.raft.role is Role.LEADER and replica.serving:
-                    dropped = part_of(host.process.node, OffsetCommits).dropped
+                    dropped = host.process.node.part(OffsetCommits).dropped
                     return host.process, replica.raft.term, dropped
         return None
 

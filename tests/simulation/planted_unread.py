@@ -180,7 +180,7 @@ def questions_that_nobody_hears_are_counted(patch: pytest.MonkeyPatch) -> None:
 
     def ask_or_give_up(self: TransactionChecks, half_offset: int) -> Record | None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(TransactionChecks, "_producer", lambda *_: True)
+            inner.setattr(TransactionChecks, "producer_of", lambda *_: True)
             return original(self, half_offset)
 
     patch.setattr(TransactionChecks, "_ask_or_give_up", ask_or_give_up)

@@ -5,16 +5,16 @@ A judge that looks at one thing more needs it here, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import MethodType, SimpleNamespace
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+from broker.node.relayed_clients import RelayedClients
 from broker.offsets.commits import OffsetCommits
-from broker.reading.held_pulls import HeldPulls
-from broker.remoting.codes import RequestCode
+from broker.reading.pull_checks import PullChecks
+from broker.reading.pull_responses import PullResponses
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.read_barriers import ReadBarriers
-from broker.sending.batches import Batches
 from broker.sending.repeated_sends import RepeatedSends
 from broker.sending.send_processor import SendProcessor
 from broker.settings.tables import Settings
@@ -23,7 +23,7 @@ from broker.transactions.checks import TransactionChecks
 from log.entries.entry_log import EntryLog
 from log.options import StoreOptions
 from raft.configuration import Configuration
-from raft.effects import Role, Send
+from raft.effects import Role
 from raft.messages import Message
 from raft.recovery_loss import Loss
 from raft.terms import LogTerms
@@ -131,42 +131,34 @@ def replica(node_id: str = "n0", **said: Any) -> Any:
         "leadership": stand_in(**leadership),
         "members": None,
         "clock": None,
-        "_handlers": {Send: lambda effect: None},
+        "watch_words": lambda observer: None,
     }
     return stand_in(**(usual | said))
-
-
-def pulls(subscribed: tuple[str, str] | None = None) -> HeldPulls:
-    """Held pulls of a node whose consumer groups subscribe to that, and which answers nobody."""
-    held = HeldPulls.__new__(HeldPulls)
-    held._checks = stand_in(subscribed=lambda _: subscribed)
-    held._responses = stand_in(respond=lambda *_: None)
-    return held
 
 
 def _sends() -> SendProcessor:
     """What stores sends, and has stored none."""
     sends = SendProcessor.__new__(SendProcessor)
-    sends._batches = Batches.__new__(Batches)
+    sends.once = RepeatedSends.__new__(RepeatedSends)
     return sends
 
 
-def node(**said: Any) -> Any:
-    """A node that nobody has asked for anything."""
-    # Judges find a node's parts by what listens to it; these hear nothing.
-    parts = [
-        OffsetCommits.__new__(OffsetCommits),
-        TransactionChecks.__new__(TransactionChecks),
-        RepeatedSends.__new__(RepeatedSends),
-        said.get("pulls") or pulls(),
-    ]
-    deaf = [MethodType(lambda *_: None, part) for part in parts]
+def node(*, parts: Mapping[type, Any] | None = None, **said: Any) -> Any:
+    """A node that nobody has asked for anything; `parts` are others than it usually has, by their class."""
+    has: dict[type, Any] = {
+        OffsetCommits: OffsetCommits.__new__(OffsetCommits),
+        TransactionChecks: TransactionChecks.__new__(TransactionChecks),
+        SendProcessor: _sends(),
+        RelayedClients: stand_in(),
+        PullChecks: stand_in(subscribed=lambda _: None),
+        PullResponses: stand_in(respond=lambda *_: None),
+        **(parts or {}),
+    }
     usual = {
+        "part": has.__getitem__,
         "replica": said.get("replica") or replica(),
-        "listeners": stand_in(arrivals=[], role_changes=deaf, commands=[]),
+        "listeners": stand_in(arrivals=[], role_changes=[], commands=[]),
         "long_requests": stand_in(in_steps=()),
-        "_routes": {RequestCode.SEND_MESSAGE: (_sends().send,)},
-        "_relayed": stand_in(forwarded=None, _received=None),
         "waiting_places": stand_in(leader=stand_in(), answer=stand_in(), turn=stand_in(), news=stand_in()),
     }
     return stand_in(**(usual | said))

@@ -9,8 +9,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, encode_head
 from broker.requests.connection import Outgoing, RelayedConnection
 from simulation.journal import Violation
-from simulation.judges.forwards import IN_ORDER, watch_forwards
-from tests.simulation import stand_ins
+from simulation.judges.forwards import IN_ORDER, Forwards
 
 _HOST = bytes(8)
 
@@ -20,18 +19,15 @@ class _Leader:
 
     def __init__(self) -> None:
         self.handled: list[int] = []
-        self.relayed = stand_ins.stand_in(forwarded=lambda source, frame: None, _received=self._received)
-        watch_forwards("n0", self.relayed)
-
-    def _received(self, connection: RelayedConnection, command: RemotingCommand) -> None:
-        self.handled.append(command.opaque)
+        self._forwards = Forwards("n0")
 
     def comes(self, opaque: int, client: int = 1, source: str = "n1") -> None:
-        self.relayed.forwarded(source, Forward(client, _HOST, 3, encode_head(_request(opaque), 0)))
+        self._forwards.comes(source, Forward(client, _HOST, 3, encode_head(_request(opaque), 0)))
 
     def handles(self, opaque: int, client: int = 1, source: str = "n1") -> None:
         connection = RelayedConnection(Outgoing(), source, client, _HOST, lambda buffers: None, lambda: False)
-        self.relayed._received(connection, _request(opaque))
+        self._forwards.is_handled(connection, _request(opaque))
+        self.handled.append(opaque)
 
 
 def _request(opaque: int) -> RemotingCommand:

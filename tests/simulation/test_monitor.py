@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -11,8 +12,7 @@ from log.formats.layout import HEADER_BYTES
 from log.notes.hard_state import HardStateFile, StoredHardState
 from log.options import StoreOptions
 from raft.configuration import Configuration
-from raft.effects import Send
-from raft.messages import VoteResponse
+from raft.messages import Message, VoteResponse
 from simulation.journal import Violation
 from simulation.judges.monitor import Monitor, _Watched
 from simulation.machines.simulated_disk import SimulatedDisk
@@ -79,14 +79,15 @@ def test_a_vote_is_held_to_the_disk_of_the_time_at_which_it_is_given(saved: bool
     voter = Voter()
     if saved:
         voter.vote(1, "n1")
-    replica = stand_ins.replica()
-    voter.monitor._watch_words("n0", replica)
+    observers: list[Callable[[Message], None]] = []
+    voter.monitor._watch_words("n0", stand_ins.replica(watch_words=observers.append))
+    (says,) = observers
     vote = VoteResponse("n0", "n1", 1, 1, granted=True)
     if not saved:
         with pytest.raises(Violation, match="votes are durable"):
-            replica._handlers[Send](Send(vote))
+            says(vote)
         return
-    replica._handlers[Send](Send(vote))
+    says(vote)
     voter.get_new_disk()
     voter.monitor.heard(vote)
 

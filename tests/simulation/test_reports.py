@@ -29,8 +29,9 @@ class World:
         commits.dropped = 0
         self.commits = commits
         self.raft = stand_ins.raft(role=Role.LEADER)
-        node = stand_ins.node(replica=stand_ins.replica(raft=self.raft, serving=True))
-        node.listeners.role_changes[:] = [commits._role_changed]
+        node = stand_ins.node(
+            parts={OffsetCommits: commits}, replica=stand_ins.replica(raft=self.raft, serving=True)
+        )
         host = stand_ins.host(address="10.0.0.1:10911", process=stand_ins.process(node=node))
         self.connection = stand_ins.stand_in(address=host.address, closed=False)
         self.scheduler = stand_ins.stand_in(now_ns=0)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from broker.reading.pull_checks import PullChecks
+from broker.reading.pull_responses import PullResponses
 from broker.reading.queue_reads import PullResult
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, request
@@ -35,10 +35,11 @@ class Broker:
             queue.sizes.append(len(record))
             self.model.image += bytes(HEADER_BYTES) + record
         self.answers: list[PullResult] = []
-        pulls: Any = stand_ins.pulls(subscribed)
-        pulls._responses.respond = lambda *arguments: self.answers.append(arguments[-1])
-        watch_subscribed_pulls("n0", stand_ins.node(pulls=pulls), self.model)
-        self._respond = pulls._responses.respond
+        responses = stand_ins.stand_in(respond=lambda *arguments: self.answers.append(arguments[-1]))
+        checks = stand_ins.stand_in(subscribed=lambda _: subscribed)
+        node = stand_ins.node(parts={PullChecks: checks, PullResponses: responses})
+        watch_subscribed_pulls("n0", node, self.model)
+        self._respond = responses.respond
 
     def answer(self, begin: int, end: int, *, records: int = 0, code: int | None = None) -> None:
         """Answers a pull from `begin` on, which has waited at `end`, and is to go on there."""

@@ -11,7 +11,6 @@ from broker.remoting.headers import OffsetResponseHeader
 from broker.remoting.json_body import parse_loose_json
 from broker.replica.leadership import Leadership
 from broker.requests.errors import OverloadedError
-from simulation.judges.waits import part_of
 from tests.broker.harness import Client, Group
 
 
@@ -107,7 +106,7 @@ def test_reports_that_find_no_room_are_counted(monkeypatch: pytest.MonkeyPatch) 
     group = Group.elected(1, limits={"max_stored_offsets": 1})
     client = group.connect()
     client.create_topic("T", 2)
-    commits = part_of(group.node(group.leader), OffsetCommits)
+    commits = group.node(group.leader).part(OffsetCommits)
 
     def report(queue_id: int, offset: int) -> None:
         client.tell(
