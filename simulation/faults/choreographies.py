@@ -37,6 +37,9 @@ _FORMER_LIFE_NS: Final = 400 * MILLISECOND
 _BEHIND_A_VOTE_NS: Final = (0, 200 * MICROSECOND, MILLISECOND, 20 * MILLISECOND)
 """The times from a vote to the loss of its voter's disk: the vote is unsent then, on its way, or counted."""
 _STEPPED_DOWN_NS: Final = 2500 * MILLISECOND
+_STANDS_AGAIN: Final = 8
+"""A bit of the target of *disk goes in an election*; set: when they meet the former leader stands again, else it still
+leads."""
 _VOTE_LATE_NS: Final = 6 * SECOND
 _OUTLIVES_NS_MAX: Final = 2 * SECOND
 """The longest delay of a node's words: they may come when it has started again, if that is soon."""
@@ -281,8 +284,7 @@ def disk_goes_in_an_election(stage: Stage, host: BrokerHost, fault: Fault) -> No
         return
     term = former.process.replica.raft.term
     stage.done(fault, former.name)
-    # It still leads when they meet, or stands again.
-    parted_ns = _STEPPED_DOWN_NS if fault.target >> 3 & 1 else 0
+    parted_ns = _STEPPED_DOWN_NS if fault.target & _STANDS_AGAIN else 0
     depose = replace(fault, kind="depose", amount=0.5 + fault.amount / 2, duration_ns=parted_ns)
     links.depose(stage, former, depose)
     others = [one for one in stage.members.in_service() if one is not former]

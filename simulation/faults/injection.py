@@ -23,10 +23,7 @@ from simulation.faults import (
 )
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
-from simulation.plans.plan import LASTING, LEADER, Fault
-
-_LEADER_BITS: Final = 1
-"""The bits above this one pick a host where the leader is not meant."""
+from simulation.plans.plan import LASTING, LEADER, LEADER_BITS, Fault
 
 
 def inject(stage: Stage, fault: Fault) -> None:
@@ -40,7 +37,7 @@ def _target(stage: Stage, fault: Fault) -> BrokerHost:
     """The broker that is hit: half of all faults hit the leader, around which most of what can go wrong goes wrong."""
     leader = stage.members.leader() if fault.target & LEADER else None
     hosts = stage.members.in_service()
-    return leader or hosts[(fault.target >> _LEADER_BITS) % len(hosts)]
+    return leader or hosts[(fault.target >> LEADER_BITS) % len(hosts)]
 
 
 _INJECTORS: Final[dict[str, Callable[[Stage, BrokerHost, Fault], None]]] = {

@@ -20,7 +20,7 @@ from simulation.faults.operations import hand_over_leadership
 from simulation.faults.stage import Stage
 from simulation.faults.strikes import STRIKES
 from simulation.machines.broker_host import BrokerHost
-from simulation.plans.plan import Fault
+from simulation.plans.plan import LEADER_BITS, Fault
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND
 
 _PATIENCE_NS: Final = 8 * SECOND
@@ -245,7 +245,7 @@ MOMENTS: Final = {
 
 def at_a_moment(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """Brings a moment about, and strikes when it has come; the target says which moment, the amount which strike."""
-    number, names = fault.target >> 1, tuple(MOMENTS)
+    number, names = fault.target >> LEADER_BITS, tuple(MOMENTS)
     moment_name = names[number % len(names)]
     delay_ns = _BEHIND_NS[number // len(names) % len(_BEHIND_NS)]
     strike_name = tuple(STRIKES)[int(fault.amount * len(STRIKES))]

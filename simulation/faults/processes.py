@@ -13,6 +13,10 @@ from simulation.plans.plan import Fault
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.workload.order import LOCK_TTL_MS
 
+_SEVERAL_CLIENTS: Final = 1
+"""A bit of the target of *client pause*; set: each client whose own bit is set stands still."""
+_CHOSEN_CLIENT: Final = 2
+"""The bit of the first client; those of the others follow."""
 _OTHER_WORK_MS_MAX: Final = 60
 _APPLICATION_DOWN: Final = 0.25
 _CLIENT_PAUSE_NS: Final = (LOCK_TTL_MS * MILLISECOND, LOCK_TTL_MS * MILLISECOND + 6 * SECOND)
@@ -189,8 +193,10 @@ def client_pause(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     if not stage.clients:
         return  # a plan that was shrunk to nodes and faults
     chosen = [stage.clients[fault.target % len(stage.clients)]]
-    if fault.target & 1:
-        chosen = [client for number, client in enumerate(stage.clients) if fault.target >> number & 2]
+    if fault.target & _SEVERAL_CLIENTS:
+        chosen = [
+            client for number, client in enumerate(stage.clients) if fault.target >> number & _CHOSEN_CLIENT
+        ]
     shortest_ns, longest_ns = _CLIENT_PAUSE_NS
     duration_ns = fault.duration_ns
     if fault.amount < 0.6:

@@ -24,9 +24,13 @@ from simulation.faults.operations import (
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.frame_faults import FrameFaults
-from simulation.plans.plan import Fault
+from simulation.plans.plan import LEADER_BITS, Fault
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND
 
+_LEADERS_DISK: Final = 2
+"""A bit of the target of *change over a slow disk*; set: the leader's disk is the slow one."""
+_LEADERSHIP_MOVES: Final = 2
+"""A bit of the target of *recovery that lasts*; set: leadership moves as soon as the node knows its term."""
 _LASTS_NS: Final = 6 * SECOND
 _SLOW: Final = 0.67
 """The amount of *slow disk* from which on a flush takes a tenth of a second and more."""
@@ -54,7 +58,7 @@ def change_over_a_slow_disk(stage: Stage, host: BrokerHost, fault: Fault) -> Non
         amount=_SLOW + (1 - _SLOW) * fault.amount,
         duration_ns=max(fault.duration_ns, _LASTS_NS),
     )
-    if fault.target >> 1 & 1:
+    if fault.target & _LEADERS_DISK:
         stage.done(fault, leader.name)
         disk_faults.slow_disk(stage, leader, slow)
     else:
@@ -76,7 +80,7 @@ def recovery_that_lasts(stage: Stage, host: BrokerHost, fault: Fault) -> None:
             fault, kind="slow disk", amount=_SLOW + (1 - _SLOW) * fault.amount, duration_ns=lasts_ns
         )
         stage.done(fault, host.name)
-        if fault.target >> 1 & 1:
+        if fault.target & _LEADERSHIP_MOVES:
             when_it_comes(stage, [host], _has_lost_its_votes, 0, lambda *_: hand_over_leadership(stage))
         processes.exchange_disk(
             stage, host, replace(fault, kind="new disk", duration_ns=fault.duration_ns % _BACK_NS)
@@ -99,7 +103,7 @@ def forgotten_vote(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     others = [one for one in voters if one is not leader]
     if leader is None or leader.process is None or len(others) < 2 or leader not in voters:
         return
-    first = fault.target >> 1
+    first = fault.target >> LEADER_BITS
     voter, candidate = others[first % len(others)], others[(first + 1) % len(others)]
     if candidate.process is None or candidate.paused or not stage.others_are_whole(voter):
         return

@@ -59,6 +59,9 @@ LASTING: Final = ("core", "overload")
 
 LEADER: Final = 1
 """A bit of a fault's target; set: the leader is meant, while there is one."""
+LEADER_BITS: Final = 1
+"""The bits of a target before those of a number: it picks a host where the leader is not meant, or what the kind says.
+"""
 
 
 @dataclass(frozen=True, slots=True)
