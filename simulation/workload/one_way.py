@@ -113,70 +113,86 @@ def _check_order(results: list[SendResult | None]) -> None:
 
 async def post(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Sends notes one way, and by outboxes that live for some messages. Raises Violation."""
-    invariant = context.invariant(Notes)
-    random = runtime.random
+    async with (
+        Producer(context.name_servers, group="posters", trace=writer, runtime=runtime) as producer,
+        runtime.task_group() as group,
+    ):
+        poster = _Poster(context, runtime, producer)
+        group.start_soon(poster.send_one_way)
+        group.start_soon(poster.send_by_outbox)
 
-    def note() -> Message:
-        body = random.randbytes(random.choice((10, 100, 700)))
-        return invariant.new(_Note(body, random.choice((None, "urgent")), random.randrange(1000)))
 
-    async with Producer(context.name_servers, group="posters", trace=writer, runtime=runtime) as producer:
+class _Poster:
+    """The work of one process. Both parts go on for ever, and raise Violation."""
 
-        async def send_one_way() -> None:
-            while True:
-                await context.pause(runtime, 0.5)
-                message = note()
-                try:
-                    await producer.send_one_way(message)
-                except (NoRoute, NameServerUnavailable):
-                    invariant.not_sent(message)
-                except ConnectionFailed as error:
-                    if not error.request_left:
-                        invariant.not_sent(message)
-                else:
-                    context.journal.did("note sent one way")
+    def __init__(self, context: Context, runtime: Runtime, producer: Producer) -> None:
+        self._context = context
+        self._runtime = runtime
+        self._random = runtime.random
+        self._producer = producer
+        self._invariant = context.invariant(Notes)
 
-        async def fill(outbox: Outbox, taken: list[tuple[Message, Sending]]) -> None:
-            for _ in range(random.randrange(1, _OUTBOX_MAX)):
-                message = note()
-                taken.append((message, await outbox.send(message)))
-                await runtime.sleep(random.choice((0.0, random.expovariate(1 / 0.1))))
-
-        async def send_by_outbox() -> None:
-            while True:
-                await context.pause(runtime, 3.0)
-                in_flight = random.choice((1, 4))
-                taken: list[tuple[Message, Sending]] = []
-                failures = 0
-                # Some are given up in the middle, with what they have taken and not sent.
-                with runtime.move_on_after(random.choice((0.3, 60.0))) as limit:
-                    try:
-                        async with producer.outbox(in_flight=in_flight, waiting_max=3) as outbox:
-                            await fill(outbox, taken)
-                    except SendsFailed as error:
-                        failures = len(error.failures)
-                results = [await outcome(*sending) for sending in taken]
-                failed = results.count(None)
-                if not limit.cancelled_caught and failed != failures:
-                    raise Violation("no failure is lost", "clients", f"{failures} told of {failed}")
-                if in_flight == 1:
-                    _check_order(results)
-
-        async def outcome(message: Message, sending: Sending) -> SendResult | None:
-            if not sending.is_done:
-                raise Violation("an outbox leaves nothing open", "clients", message.keys[0])
+    async def send_one_way(self) -> None:
+        """Sends notes of which nobody says what became of them."""
+        while True:
+            await self._context.pause(self._runtime, 0.5)
+            message = self._note()
             try:
-                result = await sending.wait()
-            except NotDelivered:
-                invariant.not_sent(message)
-                context.journal.did("outbox message not sent")
-            except ClientError:
-                context.journal.did("outbox message of unknown outcome")
+                await self._producer.send_one_way(message)
+            except (NoRoute, NameServerUnavailable):
+                self._invariant.not_sent(message)
+            except ConnectionFailed as error:
+                if not error.request_left:
+                    self._invariant.not_sent(message)
             else:
-                invariant.stored(message, result)
-                return result
-            return None
+                self._context.journal.did("note sent one way")
 
-        async with runtime.task_group() as group:
-            group.start_soon(send_one_way)
-            group.start_soon(send_by_outbox)
+    async def send_by_outbox(self) -> None:
+        """Sends notes by outboxes, of which some are given up in the middle, with what they have not sent."""
+        random, runtime = self._random, self._runtime
+        while True:
+            await self._context.pause(runtime, 3.0)
+            in_flight = random.choice((1, 4))
+            taken: list[tuple[Message, Sending]] = []
+            failures = 0
+            with runtime.move_on_after(random.choice((0.3, 60.0))) as limit:
+                try:
+                    async with self._producer.outbox(in_flight=in_flight, waiting_max=3) as outbox:
+                        await self._fill(outbox, taken)
+                except SendsFailed as error:
+                    failures = len(error.failures)
+            results = [await self._outcome(*sending) for sending in taken]
+            failed = results.count(None)
+            if not limit.cancelled_caught and failed != failures:
+                raise Violation("no failure is lost", "clients", f"{failures} told of {failed}")
+            if in_flight == 1:
+                _check_order(results)
+
+    def _note(self) -> Message:
+        random = self._random
+        body = random.randbytes(random.choice((10, 100, 700)))
+        return self._invariant.new(_Note(body, random.choice((None, "urgent")), random.randrange(1000)))
+
+    async def _fill(self, outbox: Outbox, taken: list[tuple[Message, Sending]]) -> None:
+        """Sends some notes; `taken` gets those that the outbox takes."""
+        random = self._random
+        for _ in range(random.randrange(1, _OUTBOX_MAX)):
+            message = self._note()
+            taken.append((message, await outbox.send(message)))
+            await self._runtime.sleep(random.choice((0.0, random.expovariate(1 / 0.1))))
+
+    async def _outcome(self, message: Message, sending: Sending) -> SendResult | None:
+        """Judges what became of a note; returns None if it is not known to be stored."""
+        if not sending.is_done:
+            raise Violation("an outbox leaves nothing open", "clients", message.keys[0])
+        try:
+            result = await sending.wait()
+        except NotDelivered:
+            self._invariant.not_sent(message)
+            self._context.journal.did("outbox message not sent")
+        except ClientError:
+            self._context.journal.did("outbox message of unknown outcome")
+        else:
+            self._invariant.stored(message, result)
+            return result
+        return None

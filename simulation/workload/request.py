@@ -194,56 +194,9 @@ class Letters(Invariant):
 async def correspond(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Writes letters and waits for the answers, and answers letters of all."""
     invariant = context.invariant(Letters)
-    random = runtime.random
     invariant.limits.starts(runtime.local_address())
     producer = Producer(context.name_servers, group="writers", runtime=runtime)
-    client = producer.core.client_id
-
-    def pushed(connection: Connection, command: RemotingCommand) -> None:
-        try:
-            invariant.pushed(client, command)
-        except Violation as violation:
-            context.journal.found(violation)
-        assert take is not None, "a producer takes replies"
-        take(connection, command)
-
-    # In front of the client's own handler, so that an answer is judged before the call that waits for it returns.
-    take = producer.core.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed)
-
-    async def write() -> None:
-        while True:
-            await context.pause(runtime, 1.2)
-            wish: Wish = random.choices(("prompt", "late", "twice", "never"), (80, 7, 8, 5))[0]
-            letter = _Letter(client, random.randbytes(random.choice((10, 300))), wish)
-            limit_s = random.choice((0.5, 1.5, 3.0)) if not context.is_calm() else 3.0
-            began_ns = context.scheduler.now_ns
-            with invariant.writing(runtime, letter, limit_s) as name:
-                try:
-                    reply = await producer.request(
-                        Message(TOPIC, letter.body, keys=[name]), timeout_s=limit_s
-                    )
-                except ClientError as error:
-                    invariant.unanswered(name, error, began_ns)
-                else:
-                    invariant.answered(name, reply)
-
-    async def answer(message: MessageView) -> Handled:
-        try:
-            name = message.keys[0]
-            wish = invariant.wish(name)
-            await runtime.sleep(random.random() * (3.0 if wish == "late" else 0.02))
-            for _ in range({"never": 0, "twice": 2}.get(wish, 1)):
-                body = f"{name} {random.getrandbits(64):x}".encode()
-                reply = random.choice((consumer.reply, producer.reply))
-                with invariant.limits.in_time(runtime, f"a reply to {name}", 1.0):
-                    try:
-                        await reply(message, body, timeout_s=1.0)
-                    except ClientError:
-                        context.journal.did("reply in vain")
-        except Violation as violation:
-            context.journal.found(violation)  # the client takes it for the application's mistake, and goes on
-        return Handled.DONE
-
+    _judge_pushed(context, producer)
     codes = (RequestCode.SEND_REPLY_MESSAGE_V2,)
     async with (
         producer,
@@ -259,6 +212,76 @@ async def correspond(context: Context, runtime: Runtime, writer: TraceWriter) ->
     ):
         for core in (producer.core, consumer.core):
             core.pool = WatchedPool(core.pool, codes, invariant.replying)
+        correspondent = _Correspondent(context, runtime, producer, consumer)
         for _ in range(_LANES):
-            group.start_soon(write)
-        await listen(consumer, answer, concurrency=4)
+            group.start_soon(correspondent.write)
+        await listen(consumer, correspondent.answer, concurrency=4)
+
+
+def _judge_pushed(context: Context, producer: Producer) -> None:
+    """Stands in front of the client's own handler of answers, so that an answer is judged before the call that waits
+    for it returns.
+    """
+    invariant, client = context.invariant(Letters), producer.core.client_id
+
+    def pushed(connection: Connection, command: RemotingCommand) -> None:
+        try:
+            invariant.pushed(client, command)
+        except Violation as violation:
+            context.journal.found(violation)
+        assert take is not None, "a producer takes replies"
+        take(connection, command)
+
+    take = producer.core.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed)
+
+
+class _Correspondent:
+    """The work of one process."""
+
+    def __init__(self, context: Context, runtime: Runtime, producer: Producer, consumer: Consumer) -> None:
+        self._context = context
+        self._runtime = runtime
+        self._random = runtime.random
+        self._producer = producer
+        self._consumer = consumer
+        self._invariant = context.invariant(Letters)
+
+    async def write(self) -> None:
+        """Writes a letter and waits for its answer, again and again. Raises Violation."""
+        context, random, invariant = self._context, self._random, self._invariant
+        while True:
+            await context.pause(self._runtime, 1.2)
+            wish: Wish = random.choices(("prompt", "late", "twice", "never"), (80, 7, 8, 5))[0]
+            body = random.randbytes(random.choice((10, 300)))
+            letter = _Letter(self._producer.core.client_id, body, wish)
+            limit_s = random.choice((0.5, 1.5, 3.0)) if not context.is_calm() else 3.0
+            began_ns = context.scheduler.now_ns
+            with invariant.writing(self._runtime, letter, limit_s) as name:
+                try:
+                    reply = await self._producer.request(
+                        Message(TOPIC, letter.body, keys=[name]), timeout_s=limit_s
+                    )
+                except ClientError as error:
+                    invariant.unanswered(name, error, began_ns)
+                else:
+                    invariant.answered(name, reply)
+
+    async def answer(self, message: MessageView) -> Handled:
+        """Answers a letter as its writer wishes."""
+        random, invariant = self._random, self._invariant
+        try:
+            name = message.keys[0]
+            wish = invariant.wish(name)
+            await self._runtime.sleep(random.random() * (3.0 if wish == "late" else 0.02))
+            for _ in range({"never": 0, "twice": 2}.get(wish, 1)):
+                body = f"{name} {random.getrandbits(64):x}".encode()
+                reply = random.choice((self._consumer.reply, self._producer.reply))
+                with invariant.limits.in_time(self._runtime, f"a reply to {name}", 1.0):
+                    try:
+                        await reply(message, body, timeout_s=1.0)
+                    except ClientError:
+                        self._context.journal.did("reply in vain")
+        except Violation as violation:
+            # The client takes it for the application's mistake, and goes on.
+            self._context.journal.found(violation)
+        return Handled.DONE

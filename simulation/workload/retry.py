@@ -386,45 +386,12 @@ async def deliver(context: Context, runtime: Runtime, writer: TraceWriter) -> No
     invariant = context.invariant(Retries)
     random = runtime.random
     await _make_group(context, runtime)
-
-    async def handle(message: MessageView) -> Handled:
-        parcel = invariant.given(message)
-        chance = random.random()
-        # Now and then for long: a member may end, or lose its queue, before it has told what became of the message.
-        await runtime.sleep(random.random() * (_LONG_S if chance < 0.03 and not context.is_calm() else 0.02))
-        if message.reconsume_times >= parcel.failures and chance < 0.97:
-            invariant.accepted(message)
-            context.journal.did("parcel accepted")
-            return Handled.DONE
-        invariant.failed(message)
-        # An exception counts for the client as if the listener had asked for a retry.
-        if chance < 0.2:
-            raise LookupError("nobody is at home")
-        return Handled.RETRY
-
-    async def watched(message: MessageView) -> Handled:
-        try:
-            return await handle(message)
-        except Violation as violation:
-            context.journal.found(violation)  # the client takes it for the application's mistake, and goes on
-            raise
-
-    def pack() -> Message:
-        # At most one failure more than there are retries: such a parcel becomes a dead letter.
-        failures = random.choices(range(RETRIES_MAX + 2), (50, 18, 10, 10, 12))[0]
-        body = random.choice((random.randbytes(20), random.randbytes(3) * 40))
-        parcel = _Parcel(body, {"to": f"door {random.randrange(100)}"}, failures)
-        return Message(
-            TOPIC,
-            body,
-            tags=random.choice((None, "fragile")),
-            keys=[invariant.new(parcel)],
-            properties=parcel.properties,
-            flag=random.randrange(1000),
-        )
+    courier = _Courier(context, runtime)
 
     async def send() -> None:
-        await send_now_and_then(context, runtime, "shippers", 1.0, pack, compress_above=64, trace=writer)
+        await send_now_and_then(
+            context, runtime, "shippers", 1.0, courier.pack, compress_above=64, trace=writer
+        )
 
     async with runtime.task_group() as group:
         group.start_soon(send)
@@ -441,5 +408,57 @@ async def deliver(context: Context, runtime: Runtime, writer: TraceWriter) -> No
                 codes = (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2)
                 consumer.core.pool = WatchedPool(consumer.core.pool, codes, invariant.sending_back)
                 with runtime.move_on_after(context.stay_s(random, 20)):
-                    await listen(consumer, watched, concurrency=3)
+                    await listen(consumer, courier.handle, concurrency=3)
             await runtime.sleep(random.random())
+
+
+class _Courier:
+    """What a process does with each parcel."""
+
+    def __init__(self, context: Context, runtime: Runtime) -> None:
+        self._context = context
+        self._runtime = runtime
+        self._random = runtime.random
+        self._invariant = context.invariant(Retries)
+
+    def pack(self) -> Message:
+        """Makes the next parcel."""
+        random = self._random
+        # At most one failure more than there are retries: such a parcel becomes a dead letter.
+        failures = random.choices(range(RETRIES_MAX + 2), (50, 18, 10, 10, 12))[0]
+        body = random.choice((random.randbytes(20), random.randbytes(3) * 40))
+        parcel = _Parcel(body, {"to": f"door {random.randrange(100)}"}, failures)
+        return Message(
+            TOPIC,
+            body,
+            tags=random.choice((None, "fragile")),
+            keys=[self._invariant.new(parcel)],
+            properties=parcel.properties,
+            flag=random.randrange(1000),
+        )
+
+    async def handle(self, message: MessageView) -> Handled:
+        """Delivers a parcel, or fails to, which it says or raises."""
+        try:
+            return await self._deliver(message)
+        except Violation as violation:
+            # The client takes it for the application's mistake, and goes on.
+            self._context.journal.found(violation)
+            raise
+
+    async def _deliver(self, message: MessageView) -> Handled:
+        random, invariant = self._random, self._invariant
+        parcel = invariant.given(message)
+        chance = random.random()
+        is_long = chance < 0.03 and not self._context.is_calm()
+        # Now and then for long: a member may end, or lose its queue, before it has told what became of the message.
+        await self._runtime.sleep(random.random() * (_LONG_S if is_long else 0.02))
+        if message.reconsume_times >= parcel.failures and chance < 0.97:
+            invariant.accepted(message)
+            self._context.journal.did("parcel accepted")
+            return Handled.DONE
+        invariant.failed(message)
+        # An exception counts for the client as if the listener had asked for a retry.
+        if chance < 0.2:
+            raise LookupError("nobody is at home")
+        return Handled.RETRY

@@ -15,7 +15,7 @@ from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError, MessageRejected
 from broker.client.message import Message, MessageQueue, MessageView, SendResult, trace_key
 from broker.client.producing.producer import Producer
-from broker.client.transport.runtime import Runtime
+from broker.client.transport.runtime import Runtime, TaskGroup
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.trace import TraceWriter
 from simulation.journal import Violation
@@ -79,48 +79,85 @@ class Tenancies(Invariant):
 
 
 async def tenant(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
-    """Makes the topic, lives in it for a while, deletes it, and begins anew."""
-    invariant = context.invariant(Tenancies)
-    random = runtime.random
+    """Makes the topic, lives in it for a while, deletes it, and begins anew. Raises Violation."""
+    async with runtime.task_group() as group:
+        lives = _Tenant(context, runtime)
+        for _ in range(_LANES):
+            group.start_soon(lives.send)
+        group.start_soon(lives.read)
+        async with AdminClient(context.name_servers, runtime=runtime) as admin:
+            await lives.move(admin, group)
 
-    async def send() -> None:
+
+class _Tenant:
+    """The work of one process. Each part goes on for ever, and raises Violation."""
+
+    def __init__(self, context: Context, runtime: Runtime) -> None:
+        self._context = context
+        self._runtime = runtime
+        self._random = runtime.random
+        self._invariant = context.invariant(Tenancies)
+
+    async def send(self) -> None:
+        """Sends messages of all lengths."""
+        context, runtime = self._context, self._runtime
         async with Producer(
             context.name_servers, group="tenants", retry_unknown=True, runtime=runtime
         ) as producer:
             while True:
                 await context.pause(runtime, _SEND_PAUSE_S)
-                length = random.choice(_LENGTHS)
+                length = self._random.choice(_LENGTHS)
                 try:
-                    result = await producer.send(Message(TOPIC, random.randbytes(length)))
+                    result = await producer.send(Message(TOPIC, self._random.randbytes(length)))
                 except MessageRejected as error:
-                    invariant.refused(length, error)
+                    self._invariant.refused(length, error)
                 except ClientError:
                     await runtime.sleep(0.05)
                 else:
-                    invariant.acknowledged(result, length)
+                    self._invariant.acknowledged(result, length)
 
-    async def read() -> None:
+    async def read(self) -> None:
+        """Reads the topic from its begin on, again and again."""
+        runtime = self._runtime
         while True:
-            async with PullConsumer(context.name_servers, group=_READERS, runtime=runtime) as consumer:
+            async with PullConsumer(self._context.name_servers, group=_READERS, runtime=runtime) as consumer:
                 try:
                     # From 0, whichever life of the topic this is: with each the offsets begin anew.
                     consumer.assign(dict.fromkeys(await consumer.queues(TOPIC), 0))
-                    for _ in range(random.randrange(1, 8)):
+                    for _ in range(self._random.randrange(1, 8)):
                         for message in await consumer.poll(timeout_s=0.5):
-                            invariant.read(message)
+                            self._invariant.read(message)
                 except ClientError:
                     pass
-            await runtime.sleep(random.random())
+            await runtime.sleep(self._random.random())
 
-    async def send_readers_to_the_end(admin: AdminClient) -> None:
+    async def move(self, admin: AdminClient, group: TaskGroup) -> None:
+        """Makes the topic and deletes it; `group` has the tasks that tell where readers are while it goes."""
+        random, runtime = self._random, self._runtime
+        while True:
+            try:
+                await admin.create_topic(TOPIC, queues=random.randrange(1, 4))
+                await runtime.sleep(random.expovariate(1 / _LIFE_S))
+                if random.random() < _ORDERS:
+                    await self._send_readers_to_the_end(admin)
+                if random.random() < 0.5:
+                    group.start_soon(self._report, admin)
+                await admin.delete_topic(TOPIC)
+                self._context.journal.did("topic that was written to deleted")
+            except ClientError:
+                await runtime.sleep(0.3)
+
+    async def _send_readers_to_the_end(self, admin: AdminClient) -> None:
+        """Raises ClientError."""
         fields = {"topic": TOPIC, "group": _READERS, "timestamp": "-1", "isForce": "true"}
-        address = random.choice(await admin.addresses())
+        address = self._random.choice(await admin.addresses())
         answer = await admin.call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
         if answer.code == ResponseCode.SUCCESS:
-            context.journal.did("order in a topic that goes")
+            self._context.journal.did("order in a topic that goes")
 
-    async def report(admin: AdminClient) -> None:
+    async def _report(self, admin: AdminClient) -> None:
         """Tells the leader one way, again and again, where a reader is."""
+        random, context = self._random, self._context
         try:
             route = await admin.core.routes.get(TOPIC)
             queue = MessageQueue(TOPIC, context.groups[0], 0)
@@ -139,27 +176,6 @@ async def tenant(context: Context, runtime: Runtime, writer: TraceWriter) -> Non
                     "commitOffset": str(offset),
                 }
                 connection.send_one_way(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
-                await runtime.sleep(random.expovariate(1 / _BETWEEN_REPORTS_S))
+                await self._runtime.sleep(random.expovariate(1 / _BETWEEN_REPORTS_S))
         except ClientError:
             pass
-
-    async def move() -> None:
-        async with AdminClient(context.name_servers, runtime=runtime) as admin:
-            while True:
-                try:
-                    await admin.create_topic(TOPIC, queues=random.randrange(1, 4))
-                    await runtime.sleep(random.expovariate(1 / _LIFE_S))
-                    if random.random() < _ORDERS:
-                        await send_readers_to_the_end(admin)
-                    if random.random() < 0.5:
-                        group.start_soon(report, admin)
-                    await admin.delete_topic(TOPIC)
-                    context.journal.did("topic that was written to deleted")
-                except ClientError:
-                    await runtime.sleep(0.3)
-
-    async with runtime.task_group() as group:
-        for _ in range(_LANES):
-            group.start_soon(send)
-        group.start_soon(read)
-        await move()
