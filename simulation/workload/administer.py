@@ -16,7 +16,7 @@ async def administer(context: Context, runtime: Runtime, writer: TraceWriter) ->
     async with AdminClient(context.name_servers, runtime=runtime) as admin:
         while True:
             try:
-                await admin.create_topic(TOPIC, queues=context.queues, groups=context.groups)
+                await admin.create_topic(TOPIC, queues=context.facts.queues, groups=context.groups)
                 break
             except ClientError:
                 await runtime.sleep(0.1)

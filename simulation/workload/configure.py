@@ -83,7 +83,7 @@ class _Keeper:
         return self._context.scheduler.now_ns
 
     async def _put(self, address: str, namespace: str, key: str) -> None:
-        queues = self._context.queues
+        queues = self._context.facts.queues
         value = f"broker-a:{queues}" if key == TOPIC else f"{self._random.getrandbits(40):x}"
         since_ns = self._now_ns()
         fields = {"namespace": namespace, "key": key, "value": value}

@@ -66,15 +66,16 @@ class Wishes:
         self.transfers = self.member_changes = self.topic_changes = 0
 
 
-@dataclass(slots=True)
-class Context:
-    """A simulated world as its actors and their invariants see it."""
+@dataclass(frozen=True, slots=True)
+class WorldFacts:
+    """Of the plan, and of the brokers' settings, what single actors go by, or what must hold of them does."""
 
-    seed: int
     nodes: int
     fewest_voters: int
     """Operators remove voters down to so many, and always those beyond `nodes`."""
     most_learners: int
+    queues: int
+    """The number of queues of the topic that all runs have."""
     queues_per_command: int
     """An order of an administrator that has more queues goes into the log in parts of so many."""
     hears_of_all_clients: bool
@@ -84,8 +85,14 @@ class Context:
     """The age at which retention takes messages that do not wait."""
     checks_max: int
     """The questions that are asked about a transaction before it is given up."""
-    queues: int
-    """The number of queues of the topic that all runs have."""
+
+
+@dataclass(slots=True)
+class Context:
+    """A simulated world as its actors and their invariants see it."""
+
+    seed: int
+    facts: WorldFacts
     think_ms: int
     calm_ns: int
     """The true time at which all faults have ended."""

@@ -67,7 +67,7 @@ async def _next_step(context: Context, random: Random, admin: AdminClient, statu
         if host.name not in known and host.name not in members.committed:
             members.retire(host)
             context.journal.operated("membership", host.name, "is taken away")
-    may_add = bool(members.idle()) and len(status.learners) < context.most_learners
+    may_add = bool(members.idle()) and len(status.learners) < context.facts.most_learners
     absent = [host.name for host in members.idle() if host.name in known]
     if absent:
         # It was taken for one that would not join, and has joined after all.
@@ -81,8 +81,8 @@ async def _next_step(context: Context, random: Random, admin: AdminClient, statu
         else:
             await admin.remove_member(learner, group_name)
             context.journal.operated("membership", learner, "removed, a learner")
-    elif len(status.voters) > context.nodes or (
-        len(status.voters) > context.fewest_voters and random.random() < 0.5
+    elif len(status.voters) > context.facts.nodes or (
+        len(status.voters) > context.facts.fewest_voters and random.random() < 0.5
     ):
         voter = random.choice(status.voters)
         await admin.remove_member(voter, group_name)

@@ -112,7 +112,7 @@ class Letters(Invariant):
             raise Violation("answers reach who asked", "clients", f"{name} got an answer, and {error!r}")
         must_answer_ns = self.context.calm_ns + _ANSWERED_FROM_NS
         # A leader that has not heard of the requester yet cannot bring it an answer.
-        if letter.wish == "prompt" and began_ns >= must_answer_ns and self.context.hears_of_all_clients:
+        if letter.wish == "prompt" and began_ns >= must_answer_ns and self.context.facts.hears_of_all_clients:
             raise Violation("liveness", "clients", f"{name} was not answered: {error!r}, {exchange}")
 
     def pushed(self, client: str, command: RemotingCommand) -> None:

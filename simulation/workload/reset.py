@@ -255,7 +255,7 @@ def _draw(context: Context, rules: Resets, random: Random, group: str) -> ResetR
     """Draws a reset: most are by time, to a message, to a moment beside it, or to the end."""
     now_ns = context.scheduler.now_ns
     times = rules.times()
-    queue_id = random.randrange(context.queues) if random.random() < 0.5 else None
+    queue_id = random.randrange(context.facts.queues) if random.random() < 0.5 else None
     if queue_id is not None and random.random() < 0.5:
         end = rules.end(queue_id)
         return ResetRequest(group, now_ns, 0, False, queue_id, random.randrange(end + 2))

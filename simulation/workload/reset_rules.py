@@ -138,7 +138,7 @@ class Resets(Invariant):
         self._requests: dict[str, list[ResetRequest]] = {}
         self._orders: list[tuple[int, str, dict[int, int], list[ResetRequest]]] = []
         """The orders: time of commit, consumer group, queue id -> target, and requests that may have asked for it."""
-        self._comes_in_parts = context.queues_per_command < context.queues
+        self._comes_in_parts = context.facts.queues_per_command < context.facts.queues
         self._times: dict[int, list[int]] = {}
         """Queue id -> the time at which each message was stored."""
         context.scheduler.after(_LOOKS_NS, self._look)
@@ -193,7 +193,7 @@ class Resets(Invariant):
 
     def _queues_of(self, request: ResetRequest) -> range:
         queue_id = request.queue_id
-        return range(self.context.queues) if queue_id is None else range(queue_id, queue_id + 1)
+        return range(self.context.facts.queues) if queue_id is None else range(queue_id, queue_id + 1)
 
     def _stood_at(self, request: ResetRequest, queue_id: int) -> bool:
         """True if the consumer group had an offset in a queue when the request left, which was not forgotten since."""

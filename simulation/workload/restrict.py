@@ -138,8 +138,8 @@ async def _set_topic(
     fields = {
         "topic": TOPIC,
         "defaultTopic": "TBW102",
-        "readQueueNums": str(context.queues),
-        "writeQueueNums": str(context.queues),
+        "readQueueNums": str(context.facts.queues),
+        "writeQueueNums": str(context.facts.queues),
         "perm": str(perm),
         "topicFilterType": "SINGLE_TAG",
         "topicSysFlag": "0",

@@ -159,8 +159,8 @@ class Transactions(Invariant):
         half = self._decide(int(message.property(b"TRAN_PREPARED_QUEUE_OFFSET") or -1), "given up")
         asked = self._questions.get(half.record.queue_offset, 0)
         # One that is as old as what retention takes is given up, too.
-        is_old = message.record.store_timestamp - half.record.store_timestamp > self.context.kept_ms
-        is_early = asked < self.context.checks_max and not is_old
+        is_old = message.record.store_timestamp - half.record.store_timestamp > self.context.facts.kept_ms
+        is_early = asked < self.context.facts.checks_max and not is_old
         if is_early or message.property(b"TRANSACTION_CHECK_TIMES") != str(asked):
             raise Violation(
                 "given up after all questions",

@@ -39,7 +39,7 @@ from simulation.randomness import Random, Stream, stream
 from simulation.scheduler import SECOND, Scheduler
 from simulation.workload import ACTORS
 from simulation.workload.actor import Actor
-from simulation.workload.context import Context, Invariant, Wishes
+from simulation.workload.context import Context, Invariant, Wishes, WorldFacts
 from simulation.workload.order import LOCK_TTL_MS
 from simulation.workload.retry import DELAY_LEVELS_S
 from simulation.workload.tenant import BODY_BYTES_MAX
@@ -335,8 +335,16 @@ class World:
         plan = self.plan
         return Context(
             seed=plan.seed,
-            nodes=plan.nodes,
-            queues=plan.queues,
+            facts=WorldFacts(
+                nodes=plan.nodes,
+                fewest_voters=plan.shape.fewest_voters or plan.nodes,
+                most_learners=plan.shape.most_learners,
+                queues=plan.queues,
+                queues_per_command=plan.limits.queues_per_command,
+                hears_of_all_clients=plan.limits.unhandled == Limits().unhandled,
+                kept_ms=plan.limits.reserved_hours * plan.limits.hour_ms,
+                checks_max=self._checks()[0],
+            ),
             think_ms=plan.think_ms,
             calm_ns=plan.calm_ns,
             name_servers=[f"{_name_server_ip(number)}:9876" for number in range(_NAME_SERVERS)],
@@ -346,12 +354,6 @@ class World:
             model=self.model,
             judge=self.judge,
             judges=self.judges,
-            fewest_voters=plan.shape.fewest_voters or plan.nodes,
-            most_learners=plan.shape.most_learners,
-            queues_per_command=plan.limits.queues_per_command,
-            checks_max=self._checks()[0],
-            hears_of_all_clients=plan.limits.unhandled == Limits().unhandled,
-            kept_ms=plan.limits.reserved_hours * plan.limits.hour_ms,
             members=self.members,
             wishes=Wishes(frozenset(fault.kind for fault in plan.faults)),
         )

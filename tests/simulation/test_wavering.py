@@ -20,7 +20,7 @@ class Group:
 
     def __init__(self, *wanted: Decision) -> None:
         model = stand_ins.stand_in(may_be_gone=lambda _: False)
-        context = stand_ins.context(model=model, kept_ms=1 << 40, checks_max=0)
+        context = stand_ins.context(model=model, facts=stand_ins.stand_in(kept_ms=1 << 40, checks_max=0))
         self.transactions = Transactions(context)
         self.name = self.transactions.new(wanted[0])
         for decision in wanted[1:]:
