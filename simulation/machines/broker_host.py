@@ -487,21 +487,7 @@ class BrokerProcess:
         self.wake = self._turns.wake
         self._idle_turns = IdleTurns(host.name, self._scheduler, host.turn_delay_ns)
         self.writer = surroundings.replica_writer(host)
-        self.node = build_node(
-            host.settings,
-            Machine(
-                disk=host.disk,
-                outgoing=self.outgoing,
-                random=branch(host.random),
-                now_ns=host.clock.now_ns(),
-                wall_ms=host.clock.wall_ms(),
-                hour_of_day=hour_of_day,
-                boot=f"{host.name} boot {host.boots}",
-                process_id=lambda: host.incarnation,
-                trace=self.writer,
-            ),
-            Variant(release=host.release, limits=host.limits, store_options=host.options),
-        )
+        self.node = self._build_node()
         self.replica = self.node.replica
         self.frames = PeerFrames(
             self,
@@ -527,6 +513,25 @@ class BrokerProcess:
             host.settings.limits.max_connections,
             surroundings.journal,
             self.unanswered,
+        )
+
+    def _build_node(self) -> Node:
+        """Returns the node over what the machine's disk holds. Raises what `build_node` raises, and `PowerFailure`."""
+        host = self.host
+        return build_node(
+            host.settings,
+            Machine(
+                disk=host.disk,
+                outgoing=self.outgoing,
+                random=branch(host.random),
+                now_ns=host.clock.now_ns(),
+                wall_ms=host.clock.wall_ms(),
+                hour_of_day=hour_of_day,
+                boot=f"{host.name} boot {host.boots}",
+                process_id=lambda: host.incarnation,
+                trace=self.writer,
+            ),
+            Variant(release=host.release, limits=host.limits, store_options=host.options),
         )
 
     def run(self) -> None:
