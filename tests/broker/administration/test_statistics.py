@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.administration import queue_figures, statistics_processor
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.statistics.windows import DAY, HOUR, MINUTE, Windows
 from log.formats.message_id import parse_offset_message_id
@@ -108,6 +109,36 @@ def test_units_of_a_queue(client: Client) -> None:
     nobody = body_of(client, RequestCode.QUERY_CONSUME_QUEUE, {**fields, "consumerGroup": "h"})
     assert nobody["filterData"] == "h@T is not online!"
     assert {unit["eval"] for unit in nobody["queueData"]} == {False}
+
+
+def test_a_response_tells_of_so_many_units_at_most(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics_processor, "UNITS_MAX", 2)
+    for number in range(4):
+        client.send("T", b"%d" % number)
+    fields = {"topic": "T", "queueId": 0, "index": 1, "count": 1 << 30}
+    body = body_of(client, RequestCode.QUERY_CONSUME_QUEUE, fields)
+    assert (len(body["queueData"]), body["maxQueueIndex"]) == (2, 4)
+
+
+def test_the_progress_in_more_queues_than_a_response_tells_of_is_refused(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_figures, "QUEUES_TOLD_MAX", 3)
+    client.create_topic("U", 2)
+    client.heartbeat("g", topics=["T", "U"], version=2)
+    asked: list[tuple[int, dict[str, str], str]] = [
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g"}, "name a topic"),
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}, "ask for one consumer group at a time"),
+    ]
+    commit(client, "g", 0)
+    for code, fields, _ in asked:
+        client.ok(code, fields)
+    offset = {"consumerGroup": "g", "topic": "U", "queueId": 0, "commitOffset": 0}
+    client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, offset)
+    for code, fields, instead in asked:
+        answer = client.call(code, fields)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert f"these are 4 queues, a response tells of at most 3: {instead}" in (answer.remark or "")
 
 
 def test_units_that_a_groups_tags_let_by(client: Client) -> None:
