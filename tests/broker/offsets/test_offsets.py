@@ -209,6 +209,7 @@ def test_many_reports_share_a_command(group: Group, client: Client) -> None:
             RequestCode.UPDATE_CONSUMER_OFFSET,
             {"consumerGroup": "g", "topic": "T", "queueId": offset % 2, "commitOffset": offset},
         )
+        group.advance(0.0005)
     group.advance(1)
     assert group.node(group.leader).replica.store.log.last_index == last + 1
     assert (stored(client), stored(client, 1)) == (98, 99)
