@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.offsets import offsets_processor
 from broker.offsets.commits import OffsetCommits
 from broker.peers.protocol import RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -161,6 +162,20 @@ def test_group_without_an_offset_begins_at_the_start_of_a_young_queue(client: Cl
         RequestCode.QUERY_CONSUMER_OFFSET,
         {"consumerGroup": "new", "topic": "T", "queueId": 0, "setZeroIfNotFound": False},
     )
+    assert answer.code == ResponseCode.QUERY_NOT_FOUND
+
+
+def test_group_without_an_offset_is_told_of_none_in_a_queue_that_is_long(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it begins there its consumer decides."""
+    monkeypatch.setattr(offsets_processor, "YOUNG_QUEUE_BYTES", 2_000)
+    question = {"consumerGroup": "new", "topic": "T", "queueId": 0}
+    client.send("T", bytes(1_000))
+    assert stored(client, group="new") == 0
+    client.send("T", bytes(1_000), queue_id=1)
+    client.ok(RequestCode.QUERY_CONSUMER_OFFSET, question | {"queueId": 1})
+    answer = client.call(RequestCode.QUERY_CONSUMER_OFFSET, question)
     assert answer.code == ResponseCode.QUERY_NOT_FOUND
 
 
