@@ -116,7 +116,10 @@ class ClientQuestionsProcessor:
                 remark = f"consumer <{group}> <{client_id}> Timeout: it has not answered"
                 reply(connection, command, ResponseCode.CONSUME_MSG_TIMEOUT, remark)
             elif len(answer.body) + len(answer.remark or "") > RESPONSE_BYTES_MAX:
-                remark = f"consumer <{group}> <{client_id}> answered with {len(answer.body)} bytes"
+                remark = (
+                    f"consumer <{group}> <{client_id}> answered with {len(answer.body)} bytes: up to "
+                    f"{RESPONSE_BYTES_MAX} are passed on"
+                )
                 reply(connection, command, ResponseCode.SYSTEM_ERROR, remark)
             else:
                 reply(connection, command, answer.code, answer.remark, body=answer.body)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from broker.consumer_groups import client_questions_processor
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.frame import FrameDecoder
@@ -86,7 +87,8 @@ def test_answer_that_is_too_long_hurts_nobody(consumer: Client, admin: Client) -
     question = asked(consumer, RequestCode.GET_CONSUMER_RUNNING_INFO)
     answer(consumer, question, body=b"x" * (9 * 1024 * 1024))
     told = admin.wait(opaque)
-    assert (told.code, told.remark) == (1, "consumer <g> <consumer> answered with 9437184 bytes")
+    remark = "consumer <g> <consumer> answered with 9437184 bytes: up to 8388608 are passed on"
+    assert (told.code, told.remark) == (1, remark)
 
 
 def test_one_message_is_consumed_directly(consumer: Client, admin: Client) -> None:
@@ -123,6 +125,24 @@ def test_status_of_all_consumers(group: Group, consumer: Client, admin: Client) 
     asked(silent, code)
     body = bytes(admin.wait(opaque, limit_s=15).body).decode()
     assert body == f'{{"consumerTable":{{"consumer":{{{queue}:7}}}}}}'
+
+
+def test_of_very_many_consumers_some_are_asked(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_questions_processor, "CLIENTS_ASKED_MAX", 2)
+    clients = [group.connect(name=f"c{number}") for number in range(4)]
+    clients[0].create_topic("T")
+    for client in clients:
+        client.heartbeat("g")
+    admin = group.connect(name="admin")
+    opaque = admin.start_call(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "T", "group": "g"})
+    code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+    group.settle()
+    questions = [(client, notice) for client in clients for notice in client.notices if notice.code == code]
+    assert len(questions) == 2
+    for client, question in questions:
+        answer(client, question, body=b'{"messageQueueTable":{}}')
+    told = json.loads(bytes(admin.wait(opaque).body))
+    assert told == {"consumerTable": {client.client_id: {} for client, _ in questions}}
 
 
 def test_a_status_that_cannot_be_read_ends_no_node(consumer: Client, admin: Client) -> None:
