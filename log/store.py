@@ -305,8 +305,15 @@ class Store:
         return [offset for offset in found if offset > self.log.first_position]
 
     def remove_topic(self, topic: str) -> None:
-        """Removes a topic's queues and their files, durably. Raises DiskError, FlushError."""
-        self.queues.remove(topic)
+        """Removes a topic's queues and their files, durably; to be called as soon as its deletion has been dispatched.
+
+        Where that came again behind a start, and queues are built beyond it, the messages that they have are of a later
+        life of the topic, and stay: a checkpoint has noted them, or is to. Raises DiskError, FlushError.
+        """
+        if self.dispatched_index < self._dispatcher.built_index:
+            self.queues.discard_empty(topic)
+        else:
+            self.queues.remove(topic)
         self._dispatcher.forget_topics()
 
     def store_time_of(self, physical_offset: int, size: int | None = None) -> int:
@@ -687,7 +694,6 @@ class Store:
         if notes is not None:
             self.checkpoints.noted_index = max(log.first_index - 1, min(notes.end_index, log.last_index))
         self._dispatcher.built_index = dispatched
-        for queue in self.queues:
-            queue.is_built_before(bound)
+        self.queues.are_built_before(bound)
         # Commands behind the snapshot must reach the state machine again.
         self.dispatched_index = max(log.first_index - 1, min(dispatched, self.snapshot.applied_index))

@@ -109,7 +109,8 @@ def restore_queue_ends(queues: ConsumeQueues, ends: dict[tuple[str, int], int], 
     """Lets queues without a unit on this disk go on at the snapshot's ends, so that no offset is given twice.
 
     `is_newer`: what else is known of such queues is older than the snapshot. Then one that the snapshot does not have
-    was deleted since, and one that ended later was that of an earlier life of its topic.
+    was deleted since, and one that ended later was that of an earlier life of its topic. Else one that is not here was
+    deleted behind the snapshot.
     """
     if is_newer:
         for empty in [queue for queue in queues if queue.min_offset == queue.max_offset]:
@@ -121,6 +122,8 @@ def restore_queue_ends(queues: ConsumeQueues, ends: dict[tuple[str, int], int], 
     for (topic, queue_id), end in ends.items():
         queue = queues.get(topic, queue_id)
         if queue is None:
+            if not is_newer:
+                continue
             queue = queues.make(topic, queue_id)
         # Only a queue without units: one that has some ends where they do.
         if queue.min_offset == queue.max_offset < end:

@@ -83,7 +83,7 @@ class EmptyQueues:
 class ConsumeQueues:
     """The queues that exist (`get`), and those that a record needs (`make`)."""
 
-    __slots__ = ("_disk", "_options", "_table", "pool")
+    __slots__ = ("_built_before", "_disk", "_options", "_table", "pool")
 
     def __init__(self, disk: Disk, options: StoreOptions) -> None:
         self._disk = disk
@@ -91,6 +91,8 @@ class ConsumeQueues:
         self.pool = MappingPool(options.consume_queue_mappings)
         """The files of all queues that are mapped."""
         self._table: dict[tuple[str, int], ConsumeQueue] = {}
+        self._built_before = 0
+        """As that of each queue, for those that are made."""
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._table.values())
@@ -107,8 +109,16 @@ class ConsumeQueues:
         if queue is None:
             assert is_storable_topic(topic), f"a topic that names no directory: {topic!r}"
             queue = ConsumeQueue(self._disk, DIRECTORY, topic, queue_id, self._options, self.pool)
+            queue.built_before = self._built_before
             self._table[topic, queue_id] = queue
         return queue
+
+    def are_built_before(self, position: int) -> None:
+        """All units of records before a position of the log are here: those that come again are ignored. A queue that
+        is not here by now has none of them."""
+        self._built_before = position
+        for queue in self:
+            queue.is_built_before(position)
 
     def remove(self, topic: str) -> None:
         """Removes all queues of a topic, durably. Raises DiskError, FlushError.
@@ -120,6 +130,11 @@ class ConsumeQueues:
         self._disk.sync_directory(DIRECTORY)
         for key in [key for key in self._table if key[0] == topic]:
             self._table.pop(key).forget()
+
+    def discard_empty(self, topic: str) -> None:
+        """Removes the queues of a topic that never had a message. Raises DiskError."""
+        for queue in [queue for queue in self if queue.topic == topic and not queue.max_offset]:
+            self.discard(queue)
 
     def discard(self, queue: ConsumeQueue) -> None:
         """Removes one queue. Raises DiskError."""
@@ -138,6 +153,7 @@ class ConsumeQueues:
         """Removes every queue: the log was reset. Raises DiskError."""
         self.pool.clear()
         self._table = {}
+        self._built_before = 0
         self._disk.discard(DIRECTORY)
 
     def replace(self, queues: "EmptyQueues") -> None:
@@ -193,6 +209,8 @@ class ConsumeQueues:
             if note.min_offset == note.max_offset:
                 queue.remove()
                 queue.start_at(note.max_offset)
+                # Its messages are before the group's head, or of an earlier life: they stay away if others are built.
+                queue.is_built_before(physical_end)
             # Units of its last file are not those that were noted. Older files are left to the running node's scrub.
             elif not (files_count and queue.is_sound(note.checksum_begin, note.max_offset, note.checksum)):
                 build_again(queue, note)

@@ -252,6 +252,60 @@ def test_files_that_retention_removed_and_power_brought_back_are_no_hole() -> No
     assert disk.list(queue.directory) == [f"{first * UNIT_BYTES:020d}" for first in (16, 24)]
 
 
+def test_a_checkpoint_while_entries_come_again_tells_what_the_queues_have() -> None:
+    """The deletion is among them, and the topic's queue has the messages behind it already."""
+    disk = MemoryDisk()
+    store, _ = open_store(disk)
+    _live(store, (3, 8))
+    last, before = store.log.last_index, _bodies(store)
+    flush(store)
+    checkpoint(store, last)
+    disk = disk.kill()
+    store, _ = open_store(disk)
+    _apply(store, 6)
+    assert _bodies(store) == before
+    checkpoint(store, last)
+    store.snapshot.write(6, Snapshot(6, b"state").data)
+    store, _ = open_store(disk.kill())
+    _apply(store, last)
+    assert _bodies(store) == before
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_power_fails_when_entries_came_again(lost: int) -> None:
+    """What the notes tell of is on the disk still, though the topic's deletion was among the entries."""
+    disk = MemoryDisk()
+    store, _ = open_store(disk)
+    _live(store, (3, 29))
+    last, before = store.log.last_index, _bodies(store)
+    flush(store)
+    checkpoint(store, last)
+    disk = disk.kill()
+    files = sorted(path for path in disk.files if path.startswith("consumequeue/T/0/"))
+    store, _ = open_store(disk)
+    _apply(store, last)
+    assert _bodies(store) == before
+    store, report = open_store(disk.crash(lambda path, page: path != files[lost]))
+    assert not report.damage
+    assert _bodies(store) == before
+
+
+def test_a_topic_that_was_deleted_does_not_come_back_with_its_entries() -> None:
+    disk = MemoryDisk()
+    store, _ = open_store(disk)
+    _live(store, (3,))
+    writer = Writer(store)
+    writer.send(INTERNAL_TOPIC.decode(), body=_DELETE)
+    writer.send("U")
+    last = store.log.last_index
+    _apply(store, last)
+    flush(store)
+    checkpoint(store, last)
+    store, _ = open_store(disk.kill())
+    _apply(store, last)
+    assert [(queue.topic, queue.max_offset) for queue in store.queues] == [("U", 1)]
+
+
 def test_files_of_a_deleted_topic_do_not_come_back_beside_new_ones() -> None:
     """Power fails behind a deletion, and what was removed is still there: only the new life's first file is another."""
     disk, store, before = _checkpointed_over_files(20)
