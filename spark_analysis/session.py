@@ -9,17 +9,16 @@ installed there but third-party packages: PySpark, PyArrow and cbor2.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from broker.trace.archive import package_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -189,33 +188,10 @@ def start_session(
     if shuffle_partitions is not None and not is_settled:
         session.conf.set("spark.sql.shuffle.partitions", str(shuffle_partitions))
     if not re.fullmatch(r"local(\[.*\])?", str(session.sparkContext.master)):
-        session.sparkContext.addPyFile(str(package_archive()))
+        archive = package_archive("trivet_analysis.zip", "*.*", "broker/trace", "spark_analysis")
+        session.sparkContext.addPyFile(str(archive))
     session.dataSource.register(TraceDataSource)
     return session
-
-
-def package_archive() -> Path:
-    """A zip of ``spark_analysis`` and the trace codec, for the executors' Python path.
-
-    It lives as long as this process, from which the executors fetch it. Where the code itself came in a zip (a driver
-    that runs inside the cluster), it is that one.
-    """
-    root = Path(__file__).resolve().parents[__name__.count(".")]
-    if root.is_file():
-        return root
-    directory = tempfile.mkdtemp(prefix="trivet-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    target = Path(directory, "trivet_analysis.zip")
-    # The same folder in a checkout, where rooms are no part of a package.
-    trivet = root.joinpath(*__name__.split(".")[:-2])
-    folders = (trivet / "broker" / "trace", trivet / "spark_analysis")
-    files = [*trivet.glob("__init__.py"), *(file for folder in folders for file in folder.rglob("*.*"))]
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(str((trivet / "broker/__init__.py").relative_to(root)), "")
-        for file in sorted(files):
-            if "__pycache__" not in file.parts:
-                archive.write(file, file.relative_to(root))
-    return target
 
 
 def _cores(master: str | None) -> int:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import sysconfig
 
-from broker.spark_source.shipping import package_archive
+from broker.spark_source.shipping import rooms_archive
 
 
 def test_the_archive_alone_has_the_reader() -> None:
@@ -15,7 +15,7 @@ def test_the_archive_alone_has_the_reader() -> None:
         "import sys; sys.path[:0] = sys.argv[1:]; import broker.spark_source.source as source; "
         "print(source.__file__, source.TrivetDataSource.name())"
     )
-    paths = [str(package_archive()), sysconfig.get_path("purelib")]
+    paths = [str(rooms_archive()), sysconfig.get_path("purelib")]
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program, *paths], capture_output=True, text=True, check=False
     )
