@@ -23,6 +23,7 @@ import msgspec
 
 from broker.access.accounts import AccountEntry, AccountsError, parse, parse_entries
 from log.files.private_files import FILE_MODE
+from log.files.replacement import put_in_place
 
 _BEGIN: Final = re.compile(r"\s*\[\[\s*(accounts|\"accounts\"|'accounts')\s*\]\]")
 _OTHER_TABLE: Final = re.compile(r"\s*\[(?!\s*(accounts|\"accounts\"|'accounts')\s*\.)")
@@ -79,25 +80,18 @@ def edit(path: Path, change: Callable[[str], str]) -> None:
 def _replace(path: Path, text: str, state: os.stat_result | None) -> None:
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # for its owner alone
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode())
             if state is not None:
                 if (state.st_uid, state.st_gid) != (os.geteuid(), os.getegid()):
                     os.fchown(descriptor, state.st_uid, state.st_gid)  # before the group may read anything
                 os.fchmod(descriptor, stat.S_IMODE(state.st_mode) & ~stat.S_IRWXO)
             else:
                 os.fchmod(descriptor, FILE_MODE)
-            os.fsync(descriptor)
-        Path(name).replace(path)
+            put_in_place(file, Path(name), path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 @contextlib.contextmanager

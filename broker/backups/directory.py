@@ -19,12 +19,13 @@ from typing import Final, Self
 import msgspec
 
 from broker.backups.errors import BackupError, DamagedBackupError
-from broker.backups.manifest import NEW_NAME, BackupFile, Manifest, begun, read_manifest, sync, write_manifest
+from broker.backups.manifest import NEW_NAME, BackupFile, Manifest, begun, read_manifest, write_manifest
 from broker.remoting.backup_description import BackupDescription
 from broker.state.release import Release
 from broker.state.snapshot import StateSnapshot, decode_state
 from log.errors import DamagedRangeError
 from log.files.private_files import make_directories, open_file, write_file
+from log.files.replacement import sync
 from log.formats.entry_range import EntryRange, check_range
 from log.formats.layout import HEADER, HEADER_BYTES, file_name
 

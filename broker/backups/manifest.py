@@ -5,7 +5,6 @@ before, whose bytes are all still there. So a backup that breaks off takes nothi
 """
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,7 +13,7 @@ from msgspec import Meta
 
 from broker.backups.errors import DamagedBackupError
 from broker.remoting.backup_description import BackupDescription
-from log.files.private_files import write_file
+from log.files.replacement import replace_file
 
 NAME: Final = "manifest.json"
 NEW_NAME: Final = "manifest.json.new"
@@ -108,21 +107,8 @@ def read_manifest(directory: Path) -> Manifest | None:
 def write_manifest(directory: Path, manifest: Manifest) -> Manifest:
     """Replaces the manifest, durably; returns it with its checksum. Raises OSError."""
     manifest = msgspec.structs.replace(manifest, checksum=_checksum(manifest))
-    new = directory / NEW_NAME
-    write_file(new, _encode(manifest))
-    sync(new)
-    new.replace(directory / NAME)
-    sync(directory)
+    replace_file(directory / NAME, directory / NEW_NAME, _encode(manifest))
     return manifest
-
-
-def sync(path: Path) -> None:
-    """Makes a file or the names in a directory durable. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _encode(manifest: Manifest) -> bytes:

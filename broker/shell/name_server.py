@@ -1,7 +1,5 @@
 """A name server process: sockets and time for `broker.name_server`."""
 
-import io
-import os
 import secrets
 import socket
 import time
@@ -34,7 +32,8 @@ from broker.shell.tls_contexts import ask_brokers, reload_certificates, server_c
 from broker.shell.turns import Turns
 from broker.shell.wires import Wires
 from broker.state.release import THIS_RELEASE
-from log.files.private_files import make_directories, open_file
+from log.files.private_files import make_directories
+from log.files.replacement import replace_file
 
 if TYPE_CHECKING:
     from broker.shell.http import HttpServer
@@ -58,18 +57,7 @@ class FileStorage:
     def save(self, data: bytes) -> None:
         """Saves `data`, which is durable when this returns. Raises OSError."""
         make_directories(self._path.parent)
-        temporary = self._path.with_name(self._path.name + ".tmp")
-        with io.BufferedWriter(open_file(temporary, "wb")) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        # Durable before it takes the place of the old one; then the directory, which says which of the two that is.
-        temporary.replace(self._path)
-        directory = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        replace_file(self._path, self._path.with_name(self._path.name + ".tmp"), data)
 
 
 class NameServerProcess:

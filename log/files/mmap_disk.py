@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from log.errors import NO_SPACE, DiskError, FlushError, StoreLockedError, disk_error
-from log.files import private_files
+from log.files import private_files, replacement
 from log.files.disk import DiskUsage, StoreLock
 
 PAGE_BYTES = mmap.PAGESIZE
@@ -504,11 +504,7 @@ class MmapDisk:
 
     def _sync(self, directory: Path, name: str) -> None:
         try:
-            descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            replacement.sync(directory)
         except FileNotFoundError:
             return  # removed meanwhile; what was in it needs no name any more
         except OSError as error:

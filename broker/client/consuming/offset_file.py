@@ -33,6 +33,7 @@ from broker.client.message import MessageQueue
 from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.bodies import MessageQueue as WireQueue
 from broker.remoting.errors import RemotingError
+from log.files.replacement import sync
 
 logger = logging.getLogger("trivet.client")
 
@@ -130,11 +131,7 @@ class OffsetFile:
             link.replace(self.backup)
         new.replace(self.path)
         # The new names are on the disk only when their directory is.
-        directory = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync(self.path.parent)
         self._is_whole = True
 
     def _take_lock(self) -> None:

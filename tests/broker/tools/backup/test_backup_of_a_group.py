@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -481,11 +482,11 @@ def test_a_backup_that_had_no_room_for_its_first_file_is_begun_again(
 ) -> None:
     group = group_with_messages(4)
 
-    def full(path: Path) -> None:
-        raise OSError(28, f"no space left for {path}")
+    def full(descriptor: int) -> None:
+        raise OSError(28, "no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("broker.backups.manifest.sync", full)
+        patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="no space left"):
             take(group.connect(), tmp_path / "b")
     assert take(group.connect(), tmp_path / "b").manifest is not None
