@@ -29,7 +29,7 @@ from simulation.machines.network import Endpoint, Network
 from simulation.machines.simulated_disk import PowerFailure, SimulatedDisk
 from simulation.machines.wires import Wires
 from simulation.randomness import Random
-from simulation.scheduler import MILLISECOND, SECOND
+from simulation.scheduler import MILLISECOND, SECOND, Timer
 
 _DARK_NS = SECOND
 """A name server whose power failed in the middle of a change is down for so long."""
@@ -123,7 +123,8 @@ class NameServerHost:
         self._wires: Wires
         """The wires of the process that runs, or ran last; `_client_port` is its port."""
         self._client_port: ClientPort
-        self._steps_planned = False
+        self._timer: Timer | None = None
+        """The next turn of the running process."""
         self._time = Time(0, 0)
         self._numbers: dict[Connection, int] = {}
         """The numbers that watchers know connections by."""
@@ -153,7 +154,7 @@ class NameServerHost:
             outgoing = Outgoing()
             self._wires = Wires(outgoing, self._network.scheduler, self._guarded, UNREAD_BYTES_MAX)
             self._core = NameServer(settings, self.storage, long_registration_bytes=_LONG_REGISTRATION_BYTES)
-            self._steps_planned = False
+            self._timer = None
             self._time = Time(self._clock.now_ns(), 0)
             self._sessions = NameServerSessions(
                 self._core,
@@ -171,7 +172,7 @@ class NameServerHost:
             for watcher in self._watchers:
                 watcher.name_server_started(self, self._core)
             self._network.listen(self.address, self.name, self._accept)
-            self._await_sweep(self._sessions)
+            self._turn(self._sessions)
 
     def fail(self, amount: float) -> None:
         """Its process ends, and something may happen to its disk."""
@@ -219,13 +220,8 @@ class NameServerHost:
         """Writes what is queued, at once as the shell does it, and goes on with what takes long."""
         self._wires.hand_out()
         sessions = self._sessions
-        if sessions is not None and sessions.has_more and not self._steps_planned:
-            self._steps_planned = True
-            self._network.scheduler.after(_STEP_NS, self._guarded(self._step), sessions)
-
-    def _step(self, sessions: NameServerSessions) -> None:
-        self._steps_planned = False
-        self._turn(sessions)
+        if sessions is not None and sessions.has_more:
+            self._plan_turn(sessions, self._time.now_ns)
 
     def _turn(self, sessions: NameServerSessions) -> None:
         self.begin()
@@ -233,15 +229,18 @@ class NameServerHost:
         if sessions.sweep_due_ns <= self._time.now_ns:
             for watcher in self._watchers:
                 watcher.name_server_expired(self)
-        sessions.turn()
+        self._plan_turn(sessions, sessions.turn())
 
-    def _await_sweep(self, sessions: NameServerSessions) -> None:
-        at_ns = self._clock.true_ns(sessions.sweep_due_ns)
-        self._network.scheduler.at(at_ns, self._guarded(self._sweep_is_due), sessions)
-
-    def _sweep_is_due(self, sessions: NameServerSessions) -> None:
-        self._turn(sessions)
-        self._await_sweep(sessions)
+    def _plan_turn(self, sessions: NameServerSessions, due_ns: int) -> None:
+        """A turn comes then by its clock, if none is planned before; one that is due now, when a step has passed."""
+        scheduler, timer = self._network.scheduler, self._timer
+        is_due = due_ns <= self._time.now_ns
+        at_ns = scheduler.now_ns + _STEP_NS if is_due else self._clock.true_ns(due_ns)
+        if timer is not None and timer.callback is not None:
+            if timer.time_ns <= at_ns:
+                return  # that turn says when the next one is due
+            timer.cancel()
+        self._timer = scheduler.at(at_ns, self._guarded(self._turn), sessions)
 
     def _guarded(self, callback: Callable[..., object]) -> Callable[..., None]:
         # For the process that runs now: what comes for it once another one runs is dropped.
