@@ -21,13 +21,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from broker.delayed.deliveries import (
-    RETRY_NS,
     count_delivered,
     delivery_of,
     number,
     tell_of_damage,
-    tell_of_refusal,
 )
+from broker.delayed.rounds import RETRY_NS, Rounds
 from broker.node.listeners import Listeners
 from broker.node.ports import Appends
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -35,8 +34,8 @@ from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_integer_keyed
 from broker.replica.proposals import NewMessage
 from broker.requests.connection import Connection
-from broker.requests.deadline import MS, NEVER, Time
-from broker.requests.errors import BatchUnderWayError, OverloadedError, ReplicaError, RequestError
+from broker.requests.deadline import MS, Time
+from broker.requests.errors import OverloadedError, RequestError
 from broker.requests.processing import HandledOn, Route
 from broker.requests.responses import reply_json
 from broker.state.commands import DeliverDelayed, SettleDelayed
@@ -108,12 +107,10 @@ class DelayService:
         """By level, the offset at which a batch broke off."""
         self._patience: dict[int, tuple[int, int]] = {}
         """By level, (offset, time in ns): messages before that offset whose store time is to come are due then."""
-        self._idle_ns = leadership.limits.delays_idle_ms * MS
-        self._idle_from_ns = 0
-        self._blocked_until_ns = 0
         listeners.role_changes.append(self._role_changed)
         listeners.arrivals.append(self._arrived)
-        self._deadline = time.add_deadline(self._run)
+        idle_ns = leadership.limits.delays_idle_ms * MS
+        self._rounds = Rounds("delay levels", self._deliver_levels, idle_ns, leadership, time, events)
 
     def routes(self) -> Iterable[Route]:
         """The progress is read from the leader, as the other tables of the group."""
@@ -129,18 +126,18 @@ class DelayService:
         if self._next:
             for arrival in arrivals:  # a loop, as this is asked in every turn with messages
                 if arrival.topic == SCHEDULE_TOPIC:
-                    self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns)
+                    self._rounds.look_now()
 
     def _role_changed(self) -> None:
         if not self._leadership.serving:
             for by_level in (self._next, self._under_way, self._unsettled, self._patience):
                 by_level.clear()
             self._untaken.clear()
-            self._deadline.due_ns = NEVER
+            self._rounds.look_no_more()
         elif not self._next and not self._untaken:
             self._untaken.extend(range(1, len(self._delay_ns) + 1))
             self._take_over()
-            self._deadline.due_ns = self._time.now_ns
+            self._rounds.look_now()
 
     def _take_over(self) -> None:
         """Takes over from the last leader, whose last announcements may have come into the log in part.
@@ -166,35 +163,26 @@ class DelayService:
             f"levels {[*self._next]} and {damaged} only"
         )
 
-    def _run(self) -> None:
-        """Delivers a batch of each level that is due, and finds out when to look again."""
+    def _deliver_levels(self) -> None:
+        """Delivers a batch of each level that is due, and finds out when to look again.
+
+        Raises as `Leadership.propose_command`: where the log refuses what one level has, the others wait, too.
+        """
         now_ns = self._time.now_ns
-        if now_ns < self._blocked_until_ns:
-            self._deadline.due_ns = self._blocked_until_ns
-            return
-        self._deadline.due_ns = NEVER
         if self._untaken:
             self._take_over()
             if self._untaken:
-                self._deadline.due_ns = now_ns + RETRY_NS
-        try:
-            for level in self._next:
-                self._settle(level)
-                try:
-                    due_ns = self._deliver_due(level)
-                except DamagedLogError as error:
-                    tell_of_damage(self._events, f"level {level}", error, now_ns)
-                    due_ns = now_ns + RETRY_NS
-                if due_ns:
-                    self._deadline.due_ns = min(self._deadline.due_ns, due_ns)
-            self._settle_when_idle()
-        except BatchUnderWayError:
-            # No refusal of which to tell: it goes on as soon as the batch is over, whatever else waits for that.
-            self._leadership.batches.when_over(self._run)
-        except (ReplicaError, DiskFullError) as error:
-            # The log takes no more now, or is not this node's to write any more: the other levels wait, too.
-            tell_of_refusal(self._events, "delay levels", error, now_ns)
-            self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
+                self._rounds.look_at(now_ns + RETRY_NS)
+        for level in self._next:
+            self._settle(level)
+            try:
+                due_ns = self._deliver_due(level)
+            except DamagedLogError as error:
+                tell_of_damage(self._events, f"level {level}", error, now_ns)
+                due_ns = now_ns + RETRY_NS
+            if due_ns:
+                self._rounds.look_at(due_ns)
+        self._settle_when_idle()
 
     # ------------------------------------------------------------------ deliveries
 
@@ -209,17 +197,12 @@ class DelayService:
         """When no further batch of a level follows soon, commits that its last one is done; otherwise the next batch
         says so.
         """
-        now_ns = self._time.now_ns
         delays = self._leadership.metadata.delays
         open_levels = [level for level, progress in delays.items() if progress.count and level in self._next]
-        if not open_levels or self._under_way:
-            return
-        if now_ns >= self._idle_from_ns + self._idle_ns:
+        if open_levels and not self._under_way and self._rounds.is_idle():
             for level in open_levels:
                 self._leadership.propose_command(SettleDelayed(level, self._next[level]))
-            self._idle_from_ns = now_ns
-        else:
-            self._deadline.due_ns = min(self._deadline.due_ns, self._idle_from_ns + self._idle_ns)
+            self._rounds.idle_from_now()
 
     def _deliver_due(self, level: int) -> int:
         """Delivers or drops one batch. Returns when to look again (ns), or 0 if something else will say so.
@@ -325,7 +308,7 @@ class DelayService:
     def _committed(self, announcement: DeliverDelayed) -> None:
         if self._under_way.get(announcement.level) is announcement:
             del self._under_way[announcement.level]
-            self._deadline.due_ns = self._idle_from_ns = self._time.now_ns
+            self._rounds.committed()
 
     def _skip(self, level: int, offset: int) -> None:
         """Drops all before `offset`."""

@@ -27,9 +27,6 @@ from log.queues.consume_queue import ConsumeQueue
 
 log = structlog.get_logger("trivet.deliveries")
 
-RETRY_NS: Final = 100_000_000
-"""After what could not be appended, the time to the next attempt."""
-
 _DIGITS_MAX: Final = 18
 
 DeliveredProperties = Callable[[bytes], bytes]

@@ -23,19 +23,18 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from broker.delayed.deliveries import (
-    RETRY_NS,
     count_delivered,
     delivery_of,
     number,
     tell_of_damage,
-    tell_of_refusal,
 )
+from broker.delayed.rounds import Rounds
 from broker.node.listeners import Listeners
 from broker.node.ports import Appends
 from broker.remoting.codes import ResponseCode
 from broker.replica.proposals import NewMessage
-from broker.requests.deadline import NEVER, Time
-from broker.requests.errors import BatchUnderWayError, OverloadedError, ReplicaError, RequestError
+from broker.requests.deadline import Time
+from broker.requests.errors import OverloadedError, RequestError
 from broker.requests.processing import Route
 from broker.state.commands import DeliverTimed, SettleTimed
 from broker.state.topic_rules import TIMER_TOPIC
@@ -130,11 +129,9 @@ class TimerService:
         """The announcement that is not committed yet."""
         self._unsettled = False
         """A batch broke off: the log must say what is done before anything else is announced."""
-        self._idle_from_ns = 0
-        self._blocked_until_ns = 0
         listeners.role_changes.append(self._role_changed)
         listeners.arrivals.append(self._arrived)
-        self._deadline = time.add_deadline(self._run, due_ns=0)
+        self._rounds = Rounds("timers", self._look, IDLE_NS, leadership, time, events, due_ns=0)
 
     def routes(self) -> Iterable[Route]:
         """None: no request asks for it."""
@@ -150,7 +147,7 @@ class TimerService:
         for arrival in arrivals:
             # A follower delivers nothing: it takes new ones into its index as many at a time as make a run.
             if arrival.topic == TIMER_TOPIC and (self._leads or self._index.behind >= self._index.run_units):
-                self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns)
+                self._rounds.look_now()
 
     def _role_changed(self) -> None:
         serving = self._leadership.serving
@@ -172,7 +169,7 @@ class TimerService:
                 done = count_delivered(self._leadership, queue, batch.offsets, batch.index, without_address)
             except DamagedLogError as error:
                 tell_of_damage(self._events, "timers", error, self._time.now_ns)
-                self._deadline.due_ns = self._blocked_until_ns = self._time.now_ns + RETRY_NS
+                self._rounds.put_off()
                 return
         self._leads = True
         self._steps = progress.steps
@@ -188,7 +185,7 @@ class TimerService:
                         step = Step(unit[2], offset, batch.step[2])
                         break
             self._settle_later(step)
-        self._deadline.due_ns = self._time.now_ns
+        self._rounds.look_now()
 
     def _settle_later(self, step: Step | None) -> None:
         """Notes that the log is to say what is done, up to `step` if something of the batch is."""
@@ -196,16 +193,14 @@ class TimerService:
         if step is not None:
             self._steps = add_step(self._steps, step)
 
-    def _run(self) -> None:
-        """Brings the index up to date, delivers what is due, and finds out when the next message will be."""
-        now_ns = self._time.now_ns
-        if now_ns < self._blocked_until_ns:
-            self._deadline.due_ns = self._blocked_until_ns
-            return
-        self._deadline.due_ns = NEVER
+    def _look(self) -> None:
+        """Brings the index up to date, delivers what is due, and finds out when the next message will be.
+
+        Raises as `Leadership.propose_command`, and DiskError.
+        """
         progress = self._leadership.metadata.timers
         if not self._index.catch_up(progress.floor, progress.steps):
-            self._deadline.due_ns = now_ns  # the rest in further turns: others wait, too
+            self._rounds.look_now()  # the rest in further turns: others wait, too
             return
         if not self._leads:
             if self._leadership.serving:
@@ -214,15 +209,10 @@ class TimerService:
         try:
             self._settle()
             if self._under_way is None and self._deliver_due():
-                self._deadline.due_ns = now_ns  # the rest in further turns
+                self._rounds.look_now()  # the rest in further turns
         except DamagedLogError as error:
-            tell_of_damage(self._events, "timers", error, now_ns)
-            self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
-        except BatchUnderWayError:
-            self._leadership.batches.when_over(self._run)
-        except (ReplicaError, DiskFullError) as error:
-            tell_of_refusal(self._events, "timers", error, now_ns)
-            self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
+            tell_of_damage(self._events, "timers", error, self._time.now_ns)
+            self._rounds.put_off()
 
     # ------------------------------------------------------------------ deliveries
 
@@ -236,18 +226,13 @@ class TimerService:
         """When no further batch follows soon, commits that the last one is done, so that retention knows; otherwise the
         next batch says so.
         """
-        now_ns = self._time.now_ns
-        if self._leadership.metadata.timers.batch is None:
-            return
-        if now_ns >= self._idle_from_ns + IDLE_NS:
-            self._idle_from_ns = now_ns
+        if self._leadership.metadata.timers.batch is not None and self._rounds.is_idle():
+            self._rounds.idle_from_now()
             self._unsettled = True
             self._settle()
-        else:
-            self._deadline.due_ns = min(self._deadline.due_ns, self._idle_from_ns + IDLE_NS)
 
     def _deliver_due(self) -> bool:
-        """Delivers or drops a batch. Returns False when nothing is due; then `_deadline` says when to look again."""
+        """Delivers or drops a batch. Returns False when nothing is due; then `_rounds` knows when to look again."""
         group_ms = self._time.group_ms
         due = self._index.due(self._steps, group_ms, self._leadership.limits.deliveries_max)
         if not due:
@@ -255,9 +240,7 @@ class TimerService:
             next_ms = self._index.next_due_ms(self._steps)
             if next_ms is not None:
                 wait_ns = (next_ms - group_ms) * 1_000_000
-                self._deadline.due_ns = min(
-                    self._deadline.due_ns, self._time.now_ns + min(wait_ns, CLOCK_CHECK_NS)
-                )
+                self._rounds.look_at(self._time.now_ns + min(wait_ns, CLOCK_CHECK_NS))
             return False
         queue = self._index.queue
         assert queue is not None, "the index holds units of the queue"
@@ -333,4 +316,4 @@ class TimerService:
     def _committed(self, announcement: DeliverTimed) -> None:
         if self._under_way is announcement:
             self._under_way = None
-            self._deadline.due_ns = self._idle_from_ns = self._time.now_ns
+            self._rounds.committed()

@@ -20,8 +20,6 @@ from broker.administration.group_changes_processor import GroupChangesProcessor
 from broker.administration.status_processor import StatusProcessor
 from broker.consumer_groups.heartbeats_processor import HeartbeatsProcessor
 from broker.consumer_groups.locks_processor import LocksProcessor
-from broker.delayed.delays import DelayService
-from broker.delayed.timers import TimerService
 from broker.node.node import Node
 from broker.offsets.commits import OffsetCommits
 from broker.reading.held_pulls import HeldPulls
@@ -46,8 +44,6 @@ OUTLIVES: Final[Mapping[type, tuple[str, ...]]] = {
     OffsetCommits: ("dropped",),
     TransactionChecks: ("_asked",),
     # Times of the last leadership, which the next one sets anew or which have passed by then.
-    DelayService: ("_idle_from_ns", "_blocked_until_ns"),
-    TimerService: ("_idle_from_ns", "_blocked_until_ns"),
     LocksProcessor: ("_term", "_began_ms", "_began_ns"),
     # What a majority has confirmed is right whoever leads: these reads wait for nothing but what is applied here.
     # What could not be confirmed is handed on in turns.

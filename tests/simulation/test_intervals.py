@@ -89,9 +89,9 @@ def test_the_log_is_told_that_nothing_is_delivered_any_more(
     original = DelayService._settle_when_idle
 
     def settle(self: DelayService) -> None:
-        before_ns = self._idle_from_ns
+        before_ns = self._rounds._idle_from_ns
         original(self)
-        if self._idle_from_ns != before_ns:
+        if self._rounds._idle_from_ns != before_ns:
             told.append(None)
 
     monkeypatch.setattr(DelayService, "_settle_when_idle", settle)
