@@ -65,41 +65,17 @@ class FromPeers:
         message = frame.message
         entries: EntryRange | None = None
         snapshot: ReadSnapshot | None = None
-        snapshots = self.snapshots
-        if snapshots.broken is not None:
-            snapshots.raise_if_broken(message.source)
+        if self.snapshots.broken is not None:
+            self.snapshots.raise_if_broken(message.source)
         if isinstance(message, AppendRequest) and (message.spans or message.configurations):
-            if message.contradiction:
-                raise BrokenPeerError(f"{message.contradiction}: {message}")
-            try:
-                entries = self._log.check_range(frame.body, message.prev_index + 1, frame.position)
-                if not entries.has_terms(message.spans):
-                    # The sender's log was truncated and written anew between queueing and sending: not these entries.
-                    log.warning(
-                        "append refused", source=message.source, error="bytes of other terms than announced"
-                    )
-                    return False
-                # Raft accepts what follows the log's end. (Where it cuts entries off first, the place of those that
-                # come instead shows when they are written.)
-                if message.prev_index == self._log.last_index and message.prev_term == self._log.last_term:
-                    self._log.check_place(entries, entries.first_index)
-            except MisplacedRangeError as error:
-                # Nothing more can be taken from a leader like that: without links to it the others elect another.
-                raise BrokenPeerError(str(error)) from error
-            except DamagedRangeError as error:
-                self._events.warn(
-                    EventKind.DAMAGED_FRAME, "append", now_ns, source=message.source, error=str(error)
-                )
+            entries = self._checked_entries(frame, message)
+            if entries is None:
                 return False
-        elif isinstance(message, SnapshotRequest):
-            if message.contradiction:
-                raise BrokenPeerError(f"{message.contradiction}: {message}")
-            # Raft refuses one of an earlier term, whatever is in it, and has no use for what it holds: behind a swap.
-            if message.term >= self._raft.term and message.first_index - 1 > self._raft.commit_index:
-                # Raft does not hear of it yet: it comes here once more when it is on the disk (`_snapshot_arrived`).
-                if snapshots.written is None or snapshots.written.frame is not frame:
-                    return snapshots.begin(frame, message)
-                snapshot = snapshots.written
+        elif isinstance(message, SnapshotRequest) and self._has_use_for(message):
+            # Raft does not hear of it yet: it comes here once more when it is on the disk (`_snapshot_arrived`).
+            snapshot = self.snapshots.written
+            if snapshot is None or snapshot.frame is not frame:
+                return self.snapshots.begin(frame, message)
         elif (frame.position or self._heard_of_full_disks) and isinstance(message, AppendResponse):
             self._heard_of_full_disks = True
             if message.term == self._raft.term:
@@ -137,6 +113,39 @@ class FromPeers:
         if frame.time_ms >= 0 and message.term == raft.term and message.source == raft.leader:
             self._clock.heard(frame.time_ms, now_ns)
         return wants_turn
+
+    def _checked_entries(self, frame: RaftFrame, message: AppendRequest) -> EntryRange | None:
+        """Returns the entries of an append, None for bytes that are dropped. Raises `BrokenPeerError`."""
+        if message.contradiction:
+            raise BrokenPeerError(f"{message.contradiction}: {message}")
+        try:
+            entries = self._log.check_range(frame.body, message.prev_index + 1, frame.position)
+            if not entries.has_terms(message.spans):
+                # The sender's log was truncated and written anew between queueing and sending: not these entries.
+                log.warning(
+                    "append refused", source=message.source, error="bytes of other terms than announced"
+                )
+                return None
+            # Raft accepts what follows the log's end. (Where it cuts entries off first, the place of those that
+            # come instead shows when they are written.)
+            if message.prev_index == self._log.last_index and message.prev_term == self._log.last_term:
+                self._log.check_place(entries, entries.first_index)
+        except MisplacedRangeError as error:
+            # Nothing more can be taken from a leader like that: without links to it the others elect another.
+            raise BrokenPeerError(str(error)) from error
+        except DamagedRangeError as error:
+            self._events.warn(
+                EventKind.DAMAGED_FRAME, "append", self._time.now_ns, source=message.source, error=str(error)
+            )
+            return None
+        return entries
+
+    def _has_use_for(self, message: SnapshotRequest) -> bool:
+        """Tells whether a snapshot is to be read. Raises `BrokenPeerError`."""
+        if message.contradiction:
+            raise BrokenPeerError(f"{message.contradiction}: {message}")
+        # Raft refuses one of an earlier term, whatever is in it, and has no use for what it holds: behind a swap.
+        return message.term >= self._raft.term and message.first_index - 1 > self._raft.commit_index
 
     def _snapshot_arrived(self, frame: RaftFrame) -> None:
         self.received(frame, self._time.now_ns, self._time.group_ms)
