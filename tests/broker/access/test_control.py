@@ -123,6 +123,12 @@ def test_who_says_nothing_is_told_what_to_do() -> None:
     )
 
 
+def test_of_what_a_stranger_has_written_little_comes_back_or_into_the_log() -> None:
+    told = refusal(request(RequestCode.SEND_MESSAGE, {"AccessKey": "n" * 100_000, "Signature": "x"}))
+    assert told.startswith("no account has the AccessKey 'nnn")
+    assert len(told) == 500
+
+
 def test_trusted_addresses_need_not_sign() -> None:
     unsigned = request(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "T"})
     assert passes(unsigned, pack_host("10.9.3.4", 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.consumer_groups import heartbeats_processor
 from broker.consumer_groups.heartbeats_processor import TOLD_AGAIN_NS
 from broker.remoting.bodies import (
     CheckClientConfigBody,
@@ -43,6 +44,18 @@ def test_consumers_of_all_nodes_are_one_group_and_hear_of_each_other(group: Grou
     for client in clients:
         client.heartbeat("g")
     assert [notices(client) for client in clients] == [[], [], []]
+
+
+def test_subscriptions_that_wait_to_be_checked_are_so_many_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeats_processor, "_CHECKED_MAX", 10)
+    group = Group.elected(1)
+    client = group.connect()
+    subscription = SubscriptionData(topic="T", sub_string="n > 5", expression_type="SQL92")
+    body = encode_body(CheckClientConfigBody("c", "g", subscription))
+    asked = [client.start_call(RequestCode.CHECK_CLIENT_CONFIG, None, body) for _ in range(8)]
+    codes = [client.wait(opaque).code for opaque in asked]
+    assert codes == 5 * [ResponseCode.SUCCESS] + 3 * [ResponseCode.SYSTEM_BUSY], "what one address may have"
+    client.ok(RequestCode.CHECK_CLIENT_CONFIG, None, body)
 
 
 def test_members_of_a_new_group_are_told_again_once_its_retry_topic_is_known(group: Group) -> None:

@@ -364,6 +364,16 @@ def test_long_registrations_that_wait_are_bounded() -> None:
     assert answer.code == ResponseCode.SYSTEM_BUSY
 
 
+def test_long_registrations_that_wait_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.name_server.sessions.BYTES_BEHIND_MAX", 10_000)
+    rig = Rig()
+    connections = [rig.connect(f"broker{number}") for number in range(2)]
+    for number, connection in enumerate(connections):
+        rig.sessions.clients.open[connection].received(registration(30_000, f"10.0.0.{number}:1"))
+    (answer,) = FrameDecoder().feed(b"".join(connections[1].take()))
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+
+
 def test_long_registrations_of_one_address_leave_room_to_those_of_another() -> None:
     """Brokers, and whoever may be taken for one, could keep all other brokers from registering."""
     rig = Rig()
