@@ -71,6 +71,29 @@ def assert_told(answer: Pulled, offset: int) -> None:
     assert (answer.min_offset, answer.max_offset, answer.records) == (0, 10, [])
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"offset": 11}, "offset 11 is not in queue 0 of topic[T], which has 0 to 10"),
+        ({"queueId": 1, "offset": 1}, "offset 1 is not in queue 1 of topic[T], which has 0 to 0"),
+        ({"queueId": 2, "offset": 0}, "queueId[2] is illegal, topic[T] has queues 0 to 1"),
+    ],
+)
+def test_nobody_is_sent_to_where_nothing_is(client: Client, changes: dict[str, int], why: str) -> None:
+    fields = {
+        "topic": "T",
+        "group": "g",
+        "timestamp": 0,
+        "isForce": True,
+        "queueId": 0,
+        "offset": 0,
+        **changes,
+    }
+    answer = client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, why)
+    assert stored(client) == 8
+
+
 def test_a_group_that_is_away_begins_where_it_was_sent(client: Client) -> None:
     assert reset(client, 3) == {0: 3}
     assert stored(client) == 3
