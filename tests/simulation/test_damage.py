@@ -241,6 +241,7 @@ def test_no_disk_is_replaced_while_another_node_is_damaged(monkeypatch: pytest.M
     assert result.violation is None
 
 
+@pytest.mark.slow
 def test_who_finds_its_disk_beyond_repair_when_all_is_mended_has_a_new_one_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

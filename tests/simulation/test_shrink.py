@@ -272,6 +272,7 @@ def test_a_finding_shrinks_to_the_faults_that_it_takes(found: Result) -> None:
     assert again.trace_digest == small.trace_digest
 
 
+@pytest.mark.slow
 def test_a_run_with_a_limit_finds_what_comes_before_it_and_nothing_else(plan: Plan, found: Result) -> None:
     assert run_until(plan, RunLimit(found.simulated_ns - 1)) is None
     assert run_until(plan, RunLimit(plan.end_ns, events=found.events - 1)) is None
@@ -307,6 +308,7 @@ def file(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_replay_runs_the_plan_once_and_writes_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -318,6 +320,7 @@ def test_a_replay_runs_the_plan_once_and_writes_nothing(
     assert [path.name for path in file.parent.iterdir()] == ["plan.json"]
 
 
+@pytest.mark.slow
 def test_a_replay_with_out_leaves_the_traces(file: Path, tmp_path: Path) -> None:
     assert simulate(replay=file, out=tmp_path / "traces") == 1
     assert (tmp_path / "traces" / "n0.trace").stat().st_size > 0
@@ -374,6 +377,7 @@ def test_an_interrupt_while_shrinking_keeps_the_smallest_so_far(
     assert small == results[0].plan
 
 
+@pytest.mark.slow
 def test_a_seed_with_a_finding_leaves_both_plans_where_it_was_told(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
+
 from simulation.plans.plan import Fault, Plan
 from simulation.plans.swarm import draw_swarm_plan
 from simulation.randomness import Random
@@ -70,6 +72,7 @@ def test_machines_draw_from_a_fault_on_what_it_fixes_whatever_came_before() -> N
     assert draws_behind(_FAULTS) != draws_behind(_FAULTS[:-1])
 
 
+@pytest.mark.slow
 def test_another_number_is_another_run_of_the_same_world() -> None:
     runs = [run_plan(replace(PLAN, chance=chance, faults=())) for chance in (0, 0, 1, None)]
     assert all(result.violation is None for result in runs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ def test_what_repeats_itself_leaves_room_for_what_came_before() -> None:
     assert last_events(notes, {})[0] == notes[0]
 
 
+@pytest.mark.slow
 def test_a_start_with_less_than_the_node_had_is_marked() -> None:
     """With async flush a page cache may hold more than a disk."""
     plan = replace(draw_swarm_plan(1, seconds=30), flush="async", groups=1, actors=("producer",), think_ms=50)
