@@ -18,7 +18,8 @@ is wrong, of each kind in turn; the alarm's seconds are those from that answer u
 recorder held it back included. CPU is that of the follower, from its start to its verdict.
 
 ``stream``: the same alarms by a query of Spark's with ``StreamJudge``, that runs before they are due; and before that,
-how many operations a second the query, and the follower alone, judge of a recording that is there.
+how many operations a second the query, and the follower alone, judge of a recording that is there, and what a batch of
+it costs with a state on the disk.
 """
 
 from __future__ import annotations
@@ -55,9 +56,11 @@ from tests.spark_analysis.checking.test_frontier import history as register_hist
 from tests.spark_analysis.checking.test_unambiguous import CONTAINERS, long_history
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 SIZES: Final = (1_000, 10_000, 100_000)
+_BATCH_BYTES: Final = 500_000
 BOUNDS: Final = Bounds(600.0, 8_000_000_000)
 CODES: Final = {"linearizable": 0, "violated": 1}
 RECORDERS: Final = 3
@@ -302,8 +305,11 @@ def stream(scratch: Path, operations: int, times: int, rate: float) -> None:
     scratch.mkdir(parents=True, exist_ok=True)
     session = start_session(small=True)
 
-    def query(directory: Path, judge: StreamJudge, **trigger: Any) -> StreamingQuery:
-        traces = session.readStream.format("trivet_trace").load(str(directory))
+    def query(
+        directory: Path, judge: Callable[[DataFrame, int], None], most_bytes: int = 16 << 20, **trigger: Any
+    ) -> StreamingQuery:
+        reader = session.readStream.format("trivet_trace").option("maxBytesPerTrigger", most_bytes)
+        traces = reader.load(str(directory))
         return traces.writeStream.trigger(**trigger).foreachBatch(judge).start()
 
     with tempfile.TemporaryDirectory(prefix="streamed-", dir=scratch) as name:
@@ -327,6 +333,7 @@ def stream(scratch: Path, operations: int, times: int, rate: float) -> None:
         followed_s = time.monotonic() - begin
         assert not found
         told: dict[str, Any] = {"operations": operations}
+        told |= _cost_of_state(directory, Path(name), query, times)
         told |= {"streamed_a_second": round(operations / streamed_s)}
         told |= {"followed_a_second": round(operations / followed_s), "load": round(os.getloadavg()[0], 2)}
         print(json.dumps(told), flush=True)
@@ -336,6 +343,35 @@ def stream(scratch: Path, operations: int, times: int, rate: float) -> None:
             _stream_alarm(
                 Recording(directory, random.Random(number)), kind, do, partial(query, directory), rate
             )
+
+
+def _cost_of_state(
+    directory: Path, scratch: Path, query: Callable[..., StreamingQuery], times: int
+) -> dict[str, Any]:
+    """The milliseconds of a batch without and with a state, by queries in turns."""
+    spent: dict[bool, list[float]] = {False: [], True: []}
+    for number, has_state in product(range(times), spent):
+        state = scratch / f"state-{number}" if has_state else None
+        judge = StreamJudge(state=state)
+
+        def timed(
+            batch: DataFrame, batch_id: int, judge: StreamJudge = judge, has_state: bool = has_state
+        ) -> None:
+            begin = time.monotonic()
+            judge(batch, batch_id)
+            spent[has_state].append(time.monotonic() - begin)
+
+        query(directory, timed, _BATCH_BYTES, availableNow=True).awaitTermination()
+        assert judge.finish(is_over=True).is_linearizable
+        if state is not None:
+            state_bytes = sum(one.stat().st_size for one in state.iterdir())
+    without, with_it = (1000 * median(one) for one in spent.values())
+    return {
+        "batches": len(spent[True]) // times,
+        "batch_ms": round(without, 1),
+        "batch_with_state_ms": round(with_it, 1),
+        "state_bytes": state_bytes,
+    }
 
 
 def _stream_alarm(

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_analysis.api import HistoryError, Judgement, check_columns, check_operation
 from spark_analysis.checking.proofs import DAMAGES_LISTED, damage_facts
-from spark_analysis.checking.queues.following import JUDGED, FollowedLog
+from spark_analysis.checking.queues.following import JUDGED, FollowedLog, KeptLog
 from spark_analysis.checking.small import operation_of
 from spark_analysis.checking.verdict import (
     LINEARIZABLE,
@@ -27,7 +29,8 @@ from spark_analysis.checking.verdict import (
     unsure_place,
 )
 from spark_analysis.importing import schema
-from spark_analysis.importing.halves import Halves
+from spark_analysis.importing.halves import Halves, KeptHalves
+from spark_analysis.judge_state import JudgeState, StateError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,6 +44,25 @@ _WANTED: Final = {"record", "file", "position", "time_ns", "kind", "detail", *sc
 }
 
 
+@dataclass(frozen=True, slots=True)
+class KeptJudge:
+    """A judge between two batches: plain data, to be written down (:mod:`spark_analysis.judge_state`)."""
+
+    settings: dict[str, bool | float | None]
+    query: str | None
+    next_batch: int
+    read_to_ns: int | None
+    latest_ns: int | None
+    operations: int
+    answered: int
+    findings: list[Anomaly]
+    untold: list[Anomaly]
+    damage: list[str]
+    damages: dict[str, int]
+    halves: KeptHalves
+    log: KeptLog
+
+
 class StreamJudge:
     """Judges one stream, to be given to ``writeStream.foreachBatch``; ``told`` is called with each violation at once.
 
@@ -50,7 +72,9 @@ class StreamJudge:
     client sees. An operation that is open for ``patience_s`` is taken for one of unknown outcome.
 
     What is known is in memory: a query that begins at a checkpoint of another judge is refused with
-    :class:`HistoryError`, one that failed and is started again with this one goes on.
+    :class:`HistoryError`, one that failed and is started again with this one goes on. With ``state``, a directory on a
+    disk of the driver's, it is also written down there with each batch: another judge with the same settings takes it
+    up, and the query goes on with its checkpoint. Raises :class:`StateError` if it cannot.
     """
 
     def __init__(
@@ -60,13 +84,16 @@ class StreamJudge:
         sparse: bool = False,
         delay_s: float | None = None,
         patience_s: float = 60.0,
+        state: str | Path | None = None,
     ) -> None:
         self.read_to_ns: int | None = None
         """Everything that happened before is judged, on the history's clock."""
         self._tell = told or (lambda one: None)
         self._delay_ns = None if delay_s is None else int(delay_s * _SECOND_NS)
         self._patience_ns = int(patience_s * _SECOND_NS)
-        self._log = FollowedLog(sparse=sparse)
+        self._settings = {"sparse": sparse, "delay_s": delay_s, "patience_s": patience_s}
+        self._state = None if state is None else JudgeState(state)
+        self._log = FollowedLog(sparse=sparse, words=self._state)
         self._halves = Halves()
         self._findings: dict[Anomaly, None] = {}
         self._damage: list[str] = []
@@ -76,7 +103,9 @@ class StreamJudge:
         self._latest_ns: int | None = None
         self._query: str | None = None
         self._next_batch = 0
-        self._is_inside = False
+        self._is_inside = self._is_unsaved = False
+        if self._state is not None:
+            self._take_up(self._state)
 
     @property
     def findings(self) -> tuple[Anomaly, ...]:
@@ -89,9 +118,14 @@ class StreamJudge:
         if self._is_due(query, batch_id):
             if self._delay_ns is None and "record" not in batch.columns:
                 raise HistoryError("nothing in the stream says how far it has come: delay_s has to")
+            # Spark asks for the next batch only when all of the one before was told.
+            self._untold.clear()
             parts = _to_judge(batch).toArrow().to_batches()
             self._untold += self.take(chain.from_iterable(part.to_pylist() for part in parts))
-            self._query, self._next_batch = query, batch_id + 1
+            self._query, self._next_batch, self._is_unsaved = query, batch_id + 1, True
+        if self._state is not None and self._is_unsaved:
+            self._state.save(self._known())
+            self._is_unsaved = False
         # What a call that failed was for is told when Spark repeats the batch.
         while self._untold:
             self._tell(self._untold[0])
@@ -108,8 +142,40 @@ class StreamJudge:
             raise HistoryError(
                 f"the query goes on with batch {batch_id} of its checkpoint, and this judge knows {self._next_batch} "
                 "of those before: what they said was in the memory of another one. Begin with a new checkpoint"
+                f"{'' if self._state is None else ' and an empty directory'}"
+            )
+        if batch_id < self._next_batch - 1:
+            raise HistoryError(
+                f"the query goes on with batch {batch_id} of its checkpoint, and this judge knows those up to "
+                f"{self._next_batch - 1}: the checkpoint is an older one. Begin with a new one and a new judge"
             )
         return batch_id == self._next_batch
+
+    def _known(self) -> KeptJudge:
+        return KeptJudge(
+            *(self._settings, self._query, self._next_batch, self.read_to_ns, self._latest_ns),
+            *(self._operations, self._answered, list(self._findings), self._untold),
+            *(self._damage, self._damages, self._halves.kept(), self._log.kept()),
+        )
+
+    def _take_up(self, state: JudgeState) -> None:
+        try:
+            known = state.load(KeptJudge)
+            if known is not None and known.settings != self._settings:
+                raise StateError(
+                    f"{state.path} is of a judge with the settings {known.settings}, and this one has {self._settings}"
+                )
+        except StateError:
+            state.close()
+            raise
+        if known is not None:
+            self._query, self._next_batch = known.query, known.next_batch
+            self.read_to_ns, self._latest_ns = known.read_to_ns, known.latest_ns
+            self._operations, self._answered = known.operations, known.answered
+            self._findings, self._untold = dict.fromkeys(known.findings), known.untold
+            self._damage, self._damages = known.damage, Counter(known.damages)
+            self._halves.go_on(known.halves)
+            self._log.go_on(known.log)
 
     def _check_whole(self) -> None:
         if self._is_inside:

@@ -2,11 +2,21 @@
 :func:`spark_analysis.importing.history.join_halves` does the same."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_analysis.importing.trace_rows import FILE_SHIFT
 
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptHalves:
+    """:class:`Halves` as plain data, to be written down."""
+
+    open: dict[int, dict[str, bool | int | str | list[int | str] | None]]
+    given_up: list[int]
+    damaged_at: dict[str, int]
 
 
 class Halves:
@@ -22,6 +32,17 @@ class Halves:
     def open(self) -> Iterable[Row]:
         """The invocations that nobody has answered yet."""
         return self._open.values()
+
+    def kept(self) -> KeptHalves:
+        """All that is known."""
+        return KeptHalves(
+            {op: dict(row) for op, row in self._open.items()}, sorted(self._given_up), self._damaged_at
+        )
+
+    def go_on(self, kept: KeptHalves) -> None:
+        """Know what :meth:`kept` has told of others, instead of nothing."""
+        self._open = dict(kept.open)
+        self._given_up, self._damaged_at = set(kept.given_up), kept.damaged_at
 
     def take(self, row: Row) -> Iterator[dict[str, Any]]:
         """Take an invocation, a completion or damage; yields the operation that is known by it, and damage: this one,

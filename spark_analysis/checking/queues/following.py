@@ -6,8 +6,11 @@ What an operation says about an offset (:mod:`spark_analysis.checking.queues.kno
 come, began. From then on nothing about its order can change; only its value is kept, in a file.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from math import inf
 from typing import Final
 
@@ -24,7 +27,7 @@ from spark_analysis.checking.queues.knowledge import (
     wrong_at,
 )
 from spark_analysis.checking.queues.reference import Swept, attempts_of, judge_swept, without_gaps
-from spark_analysis.checking.queues.settled_words import SettledWords
+from spark_analysis.checking.queues.settled_words import SettledWords, Words
 from spark_analysis.checking.queues.unknown_appends import Finding
 from spark_analysis.checking.verdict import LINEARIZABLE, MISSING_MAY_EXPLAIN, UNDECIDED, VIOLATED
 
@@ -45,10 +48,10 @@ class FollowedLog:
     bytes an offset are kept in a file.
     """
 
-    def __init__(self, *, sparse: bool = False) -> None:
-        """Raises OSError where no temporary file can be made."""
+    def __init__(self, *, sparse: bool = False, words: Words | None = None) -> None:
+        """``words`` is where settled offsets are kept. Raises OSError where no temporary file can be made for them."""
         self._sparse = sparse
-        self._words = SettledWords()
+        self._words = SettledWords() if words is None else words
         self._queues: dict[str, _Queue] = {}
         self._failed: set[str] = set()
         self._given_up: dict[int, str] = {}
@@ -137,6 +140,28 @@ class FollowedLog:
         """Close the file, which removes it."""
         self._words.close()
 
+    def kept(self) -> KeptLog:
+        """All that is known but for the words, between two calls."""
+        return KeptLog(
+            {key: queue.kept() for key, queue in self._queues.items()},
+            *(sorted(self._failed), self._given_up, sorted(self._told)),
+            None if self._watermark_ns == -inf else int(self._watermark_ns),
+            has_news=self._has_news,
+            unsure=self._unsure,
+            late=self.late,
+            is_damaged=self.is_damaged,
+        )
+
+    def go_on(self, kept: KeptLog) -> None:
+        """Know what :meth:`kept` has told of another one, whose words these are, instead of nothing."""
+        self._queues = {
+            key: _Queue(number, self._words, one) for number, (key, one) in enumerate(kept.queues.items())
+        }
+        self._failed, self._given_up, self._told = set(kept.failed), kept.given_up, set(kept.told)
+        self._watermark_ns = -inf if kept.watermark_ns is None else kept.watermark_ns
+        self._has_news, self._unsure = kept.has_news, kept.unsure
+        self.late, self.is_damaged = kept.late, kept.is_damaged
+
     def _explained(self) -> Iterator[tuple[str, Finding]]:
         """Yields what appends of unknown outcome cannot have done."""
         swept = {key: queue.swept() for key, queue in self._queues.items()}
@@ -151,7 +176,7 @@ class FollowedLog:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """A settled offset that an append of unknown outcome must explain: a value that was seen, or none from here to
     ``last``. ``latest`` is the bound of the first end that needs it."""
 
@@ -160,14 +185,44 @@ class _Place:
     last: int
 
 
+@dataclass(frozen=True, slots=True)
+class KeptQueue:
+    """A queue between two calls: plain data, to be written down."""
+
+    attempts: list[tuple[int, int, int, str, int]] = field(default_factory=list)
+    log: dict[int, Position] = field(default_factory=dict)
+    log_settled_to: int = 0
+    heads: dict[int, Position] = field(default_factory=dict)
+    heads_settled_to: int = 0
+    open: dict[int, Place] = field(default_factory=dict)
+    found: list[Finding] = field(default_factory=list)
+    asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLog:
+    """A :class:`FollowedLog` likewise; the queues are in the order in which they came."""
+
+    queues: dict[str, KeptQueue]
+    failed: list[str]
+    given_up: dict[int, str]
+    told: list[tuple[str, str, int]]
+    watermark_ns: int | None
+    has_news: bool
+    unsure: bool
+    late: int
+    is_damaged: bool
+
+
 class _Begun(Axis):
     """An axis whose beginning is settled: what is said about that goes to ``again``."""
 
     __slots__ = ("again", "settled_to")
 
-    def __init__(self) -> None:
+    def __init__(self, at: dict[int, Position], settled_to: int) -> None:
         super().__init__()
-        self.settled_to = 0
+        self.at.update(at)
+        self.settled_to = settled_to
         self.again: list[tuple[int, int | None, str | None]] = []
 
     def began(self, position: int, bound: int) -> None:
@@ -188,13 +243,22 @@ class _Begun(Axis):
 
 
 class _Queue:
-    def __init__(self, number: int, words: SettledWords) -> None:
-        self.attempts: list[Attempt] = []
+    def __init__(self, number: int, words: Words, known: KeptQueue | None = None) -> None:
+        known = KeptQueue() if known is None else known
+        self.attempts = [Attempt(*one) for one in known.attempts]
         self._number, self._words = number, words
-        self._log, self._heads = _Begun(), _Begun()
-        self._open: dict[int, _Place] = {}  # by offset; no two of them overlap
-        self._asked = False
-        self._found: list[Finding] = []
+        self._log = _Begun(known.log, known.log_settled_to)
+        self._heads = _Begun(known.heads, known.heads_settled_to)
+        self._open = known.open  # by offset; no two of them overlap
+        self._asked = known.asked
+        self._found = known.found
+
+    def kept(self) -> KeptQueue:
+        return KeptQueue(
+            [(one.op, one.index, one.size, str(one.value), one.invoke_ns) for one in self.attempts],
+            *(self._log.at, self._log.settled_to, self._heads.at, self._heads.settled_to),
+            *(self._open, self._found, self._asked),
+        )
 
     def take(self, one: Operation, *, is_late: bool) -> bool:
         """Take an operation; True if it is one more attempt."""
@@ -252,16 +316,16 @@ class _Queue:
     def _put_away(self, position: int, at: Position, latest: int, *, sparse: bool) -> None:
         first, last = self._log.settled_to, position - 1 if at.values else position
         if first <= last and not sparse:
-            self._ask(first, _Place(latest, None, last))
+            self._ask(first, Place(latest, None, last))
         if at.values:
             if not at.acks:
-                self._ask(position, _Place(latest, at.value, position))
+                self._ask(position, Place(latest, at.value, position))
             flags = _KNOWN | _ACKNOWLEDGED * bool(at.acks) | _BY_APPEND * (latest & 3 == _APPEND)
             self._words.write(self._number, position, _word(at.value) | flags)
         self._log.settled_to = position + 1
         del self._log.at[position]
 
-    def _ask(self, position: int, place: _Place) -> None:
+    def _ask(self, position: int, place: Place) -> None:
         self._open[position] = place
         self._asked = True
 
@@ -291,28 +355,29 @@ class _Queue:
             word = _word(value) | _KNOWN | _BY_APPEND * by_append
             if place is not None:
                 self._take_out(position, place)
-                self._ask(position, _Place(place.latest, value, position))
+                self._ask(position, Place(place.latest, value, position))
         if is_acknowledged:
             word |= _ACKNOWLEDGED
             self._open.pop(position, None)
         self._words.write(self._number, position, word)
 
-    def _place_of(self, position: int) -> _Place | None:
+    def _place_of(self, position: int) -> Place | None:
         found = self._open.get(position)
         if found is not None:
             return found
         return next((one for first, one in self._open.items() if first <= position <= one.last), None)
 
-    def _take_out(self, position: int, place: _Place) -> None:
+    def _take_out(self, position: int, place: Place) -> None:
         """Divide a hole at a position that turns out to have a value."""
         first = next(at for at, one in self._open.items() if one is place)
         del self._open[first]
         if first < position:
-            self._open[first] = _Place(place.latest, None, position - 1)
+            self._open[first] = Place(place.latest, None, position - 1)
         if position < place.last:
-            self._open[position + 1] = _Place(place.latest, None, place.last)
+            self._open[position + 1] = Place(place.latest, None, place.last)
 
 
 def _word(value: str) -> int:
-    """61 bits of a hash, with room for the flags. The words are never read by another process."""
-    return hash(value) << _HASH_SHIFT & _WORD
+    """61 bits of a hash, with room for the flags; the same in every process."""
+    digest = blake2b(value.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") << _HASH_SHIFT & _WORD

@@ -2,11 +2,21 @@
 
 import os
 import tempfile
-from typing import Final
+from typing import Final, Protocol
 
 _WORD: Final = 8
 _BUCKET_BITS: Final = 16
 _BUCKET_BYTES: Final = _WORD << _BUCKET_BITS
+
+
+class Words(Protocol):
+    """Words of 64 bits by (queue, offset); 0 where none was written."""
+
+    def write(self, queue: int, offset: int, word: int) -> None: ...
+
+    def read(self, queue: int, offset: int) -> int: ...
+
+    def close(self) -> None: ...
 
 
 class SettledWords:
