@@ -156,10 +156,11 @@ class HeartbeatsProcessor:
                 reply(connection, command, ResponseCode.SUCCESS)
 
             if missing:  # answered when it is created
+                place = self._requests.place_of(command)
                 return self._create(
                     missing,
                     created,
-                    lambda: self._requests.forward(connection, command),
+                    lambda: self._requests.forward_late(connection, command, place),
                     lambda: reply(connection, command, ResponseCode.SUCCESS),
                 )
         elif missing and not command.is_one_way:

@@ -91,11 +91,12 @@ class LocksProcessor:
         # Consumers say so in a heartbeat before; an unknown consumer group is made by its use, as by its first pull.
         metadata, group = self._leadership.metadata, body.consumer_group
         if group not in metadata.groups:
+            place = self._requests.place_of(command)
             if not self._creations.create_group(
                 group,
                 self._time.group_ms,
                 lambda: self._requests.handle_admitted(connection, command),
-                lambda: self._requests.forward(connection, command),
+                lambda: self._requests.forward_late(connection, command, place),
             ):
                 raise RequestError(
                     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist"

@@ -203,17 +203,19 @@ class Forwarding:
 
     def forward(self, connection: Connection, command: RemotingCommand) -> None:
         """Hands a request to the leader, or holds it until there is one."""
-        resumed = self._resumed
-        if resumed is not None and resumed[0] is command:
-            self._ask(connection, command, resumed[1])
-        else:
-            self._ask(connection, command, self._new_number())
+        self._ask(connection, command, self.place_of(command))
 
-    def forward_late(self, connection: Connection, command: RemotingCommand) -> None:
-        """Forwards a request that has waited here for something else than a leader. While held requests of its client
-        go on, it goes behind them: they may have waited with it."""
-        if not self.goes_behind(connection, command):
-            self.forward(connection, command)
+    def place_of(self, command: RemotingCommand) -> int:
+        """Returns the place of a request among those of its client: that which it had if it goes on, else behind all
+        that have come."""
+        resumed = self._resumed
+        return resumed[1] if resumed is not None and resumed[0] is command else self._new_number()
+
+    def forward_late(self, connection: Connection, command: RemotingCommand, place: int) -> None:
+        """Forwards a request that has waited here for something else than a leader. It keeps its place among those of
+        its client that are held: they may have waited with it, or have come since."""
+        if not self.goes_behind(connection, command, place):
+            self._ask(connection, command, place)
 
     def hold_late(self, connection: Connection, command: RemotingCommand) -> None:
         """Holds a request that has waited here for something else than a leader, even if there is a leader: thousands
@@ -648,21 +650,22 @@ class Forwarding:
             return False
         return self.is_outside or not self._doubts_first
 
-    def goes_behind(self, connection: Connection, command: RemotingCommand) -> bool:
-        """Puts a request that has come behind those of its client that go on just now, if there are any; else returns
-        False.
+    def goes_behind(self, connection: Connection, command: RemotingCommand, place: int | None = None) -> bool:
+        """Puts a request behind those of its client that go on just now and came before it, if there are any; else
+        returns False. One that has come now, without a place, came behind all.
 
         The first of those that are held goes on in its place: so a client that asks and asks does not wait here for
         ever.
         """
-        # Those that turns go on with came before, and this one has a higher number.
+        number = self._new_number() if place is None else place
+        # Turns go on with these before all that are held, or hold them in their places.
         if self.ended and (client := self._by_connection.get(connection)) is not None and client.ended:
-            self._hold(connection, command, self._new_number())
+            self._hold(connection, command, number)
             return True
-        if not (self._finds_leader and self._held.has_any_of(connection)):
+        if not (self._finds_leader and self._held.has_any_before(number, connection)):
             return False
         first = self._held.take_first_of(connection) if self.is_releasing else None
-        self._hold(connection, command, self._new_number())
+        self._hold(connection, command, number)
         if first is not None:
             self._release(first)
         return True

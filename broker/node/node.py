@@ -192,6 +192,7 @@ class Node:
         )
         # Processors ask a node to forward (`Requests` in ports.py); `Forwarding` does it, without one more call.
         self.forward = self._forwarding.forward
+        self.place_of = self._forwarding.place_of
         self.forward_late = self._forwarding.forward_late
         self.hold_late = self._forwarding.hold_late
         self.forward_copy = self._forwarding.forward_copy
@@ -483,10 +484,11 @@ class Node:
             refuse(connection, command, error)
             return
         # If the leadership is lost meanwhile, the next leader is asked: nothing was read, so nothing is repeated.
+        place = self._forwarding.place_of(command)
         try:
             self.replica.leadership.read_barrier(
                 lambda: end(lambda: self._handle_confirmed(connection, command, handler)),
-                lambda: end(lambda: self._forwarding.forward_late(connection, command)),
+                lambda: end(lambda: self._forwarding.forward_late(connection, command, place)),
                 connection.share,
                 _READ_WEIGHTS.get(command.code, _READ_WEIGHT),
             )

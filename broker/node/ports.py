@@ -217,9 +217,12 @@ class Requests(Protocol):
     def forward(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Hands a request to the leader, or holds it until there is one."""
 
-    def forward_late(self, connection: Connection, command: RemotingCommand, /) -> None:
-        """Forwards a request that has waited at this node for something else than a leader, such as a held pull. While
-        held requests of its client go on, it goes behind them."""
+    def place_of(self, command: RemotingCommand, /) -> int:
+        """Returns the place of a request among those of its client; to be kept while it waits at this node."""
+
+    def forward_late(self, connection: Connection, command: RemotingCommand, place: int, /) -> None:
+        """Forwards a request that has waited at this node for something else than a leader, such as a held pull. It
+        keeps its place among the requests of its client that are held."""
 
     def hold_late(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Holds, until there is a leader for it, a request that has waited at this node for something else. One that

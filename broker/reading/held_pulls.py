@@ -511,9 +511,9 @@ class HeldPulls:
         if self.is_outdated(held):
             self._have_pulled_anew(held)
             return
-        self._requests.forward_late(
-            held.connection, done_late(held.command, held.header, self._time.now_ns - held.since_ns)
-        )
+        command = done_late(held.command, held.header, self._time.now_ns - held.since_ns)
+        # Behind all others of its client: each pull names its offset, so that their order does not matter.
+        self._requests.forward_late(held.connection, command, self._requests.place_of(command))
 
     # ------------------------------------------------------------------ wait no more
 

@@ -31,6 +31,7 @@ from broker.requests.budget import Budget
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import Time
 from broker.requests.errors import OverloadedError, RequestError
+from broker.requests.late_requests import done_late
 from broker.requests.processing import HandledOn, Route
 from broker.settings.live import LiveSettings
 from broker.topics.creation import Creations
@@ -123,12 +124,7 @@ class PullProcessor:
         # read.
         self._checks.check_broker()
         metadata, group, topic = self._leadership.metadata, header.consumer_group, header.topic
-        if group not in metadata.groups and self._creations.create_group(
-            group,
-            self._time.group_ms,
-            lambda: self._requests.handle_admitted(connection, command),
-            lambda: self._requests.forward(connection, command),
-        ):
+        if group not in metadata.groups and self._creates_group(connection, command, header):
             return
         if connection.is_link_full():
             raise RequestError(ResponseCode.SYSTEM_BUSY, LINK_IS_FULL)
@@ -157,6 +153,26 @@ class PullProcessor:
         else:
             assert result.code in {ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED}
             self._held.respond_behind_barrier(connection, command, header, wanted)
+
+    def _creates_group(
+        self, connection: Connection, command: RemotingCommand, header: PullMessageHeader
+    ) -> bool:
+        """Has the consumer group created that pulls; the pull is handled anew when it exists, or by the next leader.
+
+        Returns False where it may not be created. Raises as `Creations.create_group`.
+        """
+        began_ns, place = self._time.now_ns, self._requests.place_of(command)
+
+        # Its consumer may have reported newer offsets since.
+        def late() -> RemotingCommand:
+            return done_late(command, header, self._time.now_ns - began_ns)
+
+        return self._creations.create_group(
+            header.consumer_group,
+            self._time.group_ms,
+            lambda: self._requests.handle_admitted(connection, late()),
+            lambda: self._requests.forward_late(connection, late(), place),
+        )
 
     def _follower_answers_or_forwards(
         self, connection: Connection, command: RemotingCommand, header: PullMessageHeader

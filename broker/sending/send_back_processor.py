@@ -153,12 +153,13 @@ class SendBackProcessor:
 
     def _create(self, connection: Connection, command: RemotingCommand, config: TopicConfig) -> None:
         """Has the consumer group's topic created; the request is handled anew when the topic exists."""
+        place = self._requests.place_of(command)
         try:
             self._creations.propose(
                 [PutTopic(config, self._time.group_ms, if_absent=True)],
                 lambda _: self._requests.handle_admitted(connection, command),
                 # Nothing of the message is in the log: the next leader may have it.
-                lambda: self._requests.forward_late(connection, command),
+                lambda: self._requests.forward_late(connection, command, place),
             )
         except TooManyError as error:
             raise RequestError(

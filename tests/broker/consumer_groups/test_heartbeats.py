@@ -8,7 +8,9 @@ from broker.consumer_groups import heartbeats_processor
 from broker.consumer_groups.heartbeats_processor import TOLD_AGAIN_NS
 from broker.remoting.bodies import (
     CheckClientConfigBody,
+    ConsumerData,
     ConsumerListBody,
+    HeartbeatData,
     MessageModel,
     SubscriptionData,
     SubscriptionGroupConfig,
@@ -18,6 +20,7 @@ from broker.remoting.headers import NotifyConsumerIdsChangedHeader
 from broker.remoting.json_body import decode_body, encode_body
 from broker.statistics.events import EventKind
 from tests.broker.harness import SECOND, Client, Group
+from tests.broker.lost_leader import LostLeader
 
 
 def members(client: Client, consumer_group: str = "g") -> list[str]:
@@ -315,3 +318,14 @@ def test_members_hear_once_of_all_that_left_together(group: Group) -> None:
         assert [notice.code for notice in client.notices] == [RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
     members = group.connect().ok(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"})
     assert len(decode_body(members.body, ConsumerListBody).consumer_id_list) == len(staying)
+
+
+def test_those_that_a_lost_leader_had_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They waited for their consumer group."""
+    there = LostLeader(monkeypatch)
+    client = there.client
+    data = HeartbeatData(client_id="a", consumer_data_set=[ConsumerData(group_name="new")])
+    asked = [client.start_call(RequestCode.HEART_BEAT, None, encode_body(data)) for _ in range(20)]
+    there.lose()
+    assert {answer.code for answer in there.answers(asked)} == {ResponseCode.SUCCESS}
+    assert there.order_of(asked) == asked

@@ -11,6 +11,7 @@ from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody, Message
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body, encode_body
 from tests.broker.harness import SMALL_STORE, Client, Group
+from tests.broker.lost_leader import LostLeader
 
 QUEUES = (0, 1)
 
@@ -184,3 +185,18 @@ def test_locks_of_very_many_queues_are_refused(group: Group) -> None:
         ResponseCode.SYSTEM_ERROR,
         True,
     )
+
+
+def test_an_unlock_that_is_held_stays_behind_the_locks_that_a_lost_leader_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They waited for their consumer group. The client would hold what it has given up, and nobody consume that."""
+    there = LostLeader(monkeypatch)
+    client = there.client
+    wanted = body("a", (0,), group="new")
+    asked = [client.start_call(RequestCode.LOCK_BATCH_MQ, None, wanted) for _ in range(8)]
+    there.lose()
+    asked.append(client.start_call(RequestCode.UNLOCK_BATCH_MQ, None, wanted))
+    there.answers(asked)
+    assert there.order_of(asked) == asked
+    assert lock(there.group.connect(), "b", 0, group="new") == [0]

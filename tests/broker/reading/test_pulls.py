@@ -16,6 +16,7 @@ from broker.remoting.frame import whole_commands
 from broker.replica.inner_limits import InnerLimits
 from tests.broker.fields import MAY_BE_HELD, pull_fields
 from tests.broker.harness import Client, Group, Pulled
+from tests.broker.lost_leader import LostLeader
 from tests.broker.node.test_held_requests import begin_transfer, step_until
 from tests.broker.node.test_longest_turns import LINES_MAX, Lines, lines
 from tests.broker.reading.test_changed_subscriptions import start
@@ -300,3 +301,37 @@ def test_who_leads_again_while_pulls_are_handed_on_answers_those_that_are_left()
     for client, opaques in zip(clients, pulls, strict=True):
         assert {client.wait(opaque).code for opaque in opaques} == {ResponseCode.SUCCESS}
     assert old.stats.pulls_held() == 0
+
+
+def test_those_that_a_lost_leader_had_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They waited for their consumer group. Some of them are held still when the others are told."""
+    there = LostLeader(monkeypatch)
+    asked = [there.client.start_pull("T", "new", 0) for _ in range(20)]
+    there.lose()
+    assert {answer.code for answer in there.answers(asked)} == {ResponseCode.PULL_NOT_FOUND}
+    assert there.order_of(asked) == asked
+
+
+def stored_offset(client: Client, group: str) -> int:
+    fields = {"consumerGroup": group, "topic": "T", "queueId": 0}
+    return int(client.ok(RequestCode.QUERY_CONSUMER_OFFSET, fields).fields["offset"])
+
+
+def offset_fields(group: str, offset: int) -> dict[str, object]:
+    return {"consumerGroup": group, "topic": "T", "queueId": 0, "commitOffset": offset}
+
+
+def test_an_offset_that_came_while_a_pull_waited_for_its_group_stays() -> None:
+    """The pull brings an older one."""
+    group = Group.elected(3)
+    client = group.connect()
+    client.create_topic("T")
+    group.converge()
+    group.lose = lambda source, target, frame: True
+    pull = client.start_pull("T", "new", 0, commit_offset=5)
+    client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, offset_fields("new", 10))
+    group.settle()
+    group.lose = lambda source, target, frame: False
+    client.wait(pull)
+    group.advance(1)
+    assert stored_offset(client, "new") == 10

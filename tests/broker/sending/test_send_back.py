@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from broker.peers.protocol import Forward, Frame, RaftFrame
 from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.frame import whole_commands
 from broker.remoting.json_body import encode_body
-from broker.replica import leadership
-from broker.replica.inner_limits import InnerLimits
 from log.formats.layout import HEADER_BYTES
 from log.formats.message_id import offset_message_id, parse_offset_message_id
 from log.formats.record import Record
-from raft.messages import AppendRequest
 from tests.broker.harness import Client, Group
+from tests.broker.lost_leader import LostLeader
 
 RETRY, DEAD = "%RETRY%g", "%DLQ%g"
 
@@ -209,38 +205,11 @@ def test_ids_name_offsets(client: Client) -> None:
 
 def test_those_that_a_lost_leader_had_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """They waited for their topic. Some of them are held still when the others are told, and another node leads."""
-    group = Group(3, start=False)
-    group.limits = InnerLimits(held_at_once=1)
-    for name in group.members:
-        group.start(name)
-    group.elect()
-    client = group.connect()
-    client.create_topic("T")
-    client.heartbeat("g")
-    record = first_message(client)
-    group.converge()
-    monkeypatch.setattr(leadership, "_TOLD_A_TURN", 1)
-    old, forwarded, knows_the_next = group.leader, list[int](), False
-
-    def see(source: str, target: str, frame: Frame) -> bool:
-        if isinstance(frame, Forward):
-            forwarded.extend(command.opaque for command in whole_commands(bytes(frame.body)))
-        is_of_leader = isinstance(frame, RaftFrame) and isinstance(frame.message, AppendRequest)
-        return target == old and is_of_leader and not knows_the_next
-
-    group.lose = see
-    fields = send_back_fields(record, -1)
+    there = LostLeader(monkeypatch)
+    client = there.client
+    fields = send_back_fields(first_message(client), -1)
+    there.group.converge()
     asked = [client.start_call(RequestCode.CONSUMER_SEND_MSG_BACK, fields) for _ in range(20)]
-    group.stop(old)
-    group.advance(5)
-    group.go_on(old)
-    there = group.node(old)
-    for _ in range(1000):
-        if there.held_count == 5:
-            break
-        group.now_ns = max(group.now_ns, group.next_due_ns())
-        group.step_at_random(group.random)
-    assert there.held_count == 5
-    knows_the_next = True
-    assert {client.wait(opaque).code for opaque in asked} == {ResponseCode.SUCCESS}
-    assert [opaque for opaque in forwarded if opaque in asked] == asked
+    there.lose()
+    assert {answer.code for answer in there.answers(asked)} == {ResponseCode.SUCCESS}
+    assert there.order_of(asked) == asked
