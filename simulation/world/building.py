@@ -321,7 +321,7 @@ class World:
     def _replica_writer(self, monitor: Monitor, host: BrokerHost) -> TraceWriter:
         writer = ReplicaWriter(
             self.traces.sink(host.name),
-            self.traces.header("replica", host.name),
+            self.traces.header("replica", host.name, group=host.settings.node.group),
             monitor,
             host,
             self._now_ns,

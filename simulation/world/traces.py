@@ -21,9 +21,11 @@ class Traces:
         self.histories: list[str] = []
         """The names of the clients' traces."""
 
-    def header(self, source: Source, process: str) -> TraceHeader:
+    def header(self, source: Source, process: str, **attributes: str) -> TraceHeader:
         """Returns the header of a process's trace."""
-        return TraceHeader(source, process, f"simulation {self._seed}", 0)
+        return TraceHeader(
+            source, process, f"simulation {self._seed}", 0, attributes=tuple(attributes.items())
+        )
 
     def sink(self, name: str) -> Callable[[bytes], None]:
         """Returns a function that takes the bytes of a trace; that of a broker goes on with its next process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,8 @@ from simulation.plans.swarm import draw_swarm_plan
 from simulation.workload.keep import Keys
 from simulation.world.building import World
 from simulation.world.running import run_plan, run_world
+from spark_analysis.light import judge_log
+from tests.spark_analysis.planted_traces import write_traces
 
 
 def two_groups(seed: int) -> Plan:
@@ -30,6 +33,16 @@ def test_two_groups_come_together_again(seed: int) -> None:
     assert result.violation is None, describe_finding(result, "this test")
     assert all(group.judge.acknowledged and group.judge.read for group in world.groups)
     assert result.work_counts["key sent to its queue"]
+
+
+@pytest.mark.slow
+def test_the_analysis_judges_each_group_by_itself(tmp_path: Path) -> None:
+    traces = write_traces(run_plan(two_groups(1), keep_traces=True), tmp_path / "run")
+    judged = judge_log(traces, "trace")
+    assert judged is not None
+    verdict, _ = judged
+    assert verdict.counts == {}, "both groups have a leader of term 1 and an entry 0"
+    assert len(verdict.facts["groups"]) == 2
 
 
 @pytest.mark.slow
