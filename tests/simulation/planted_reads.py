@@ -125,8 +125,8 @@ def broadcast_offsets_not_read(patch: pytest.MonkeyPatch) -> None:
     """A broadcast member begins anew at each start."""
     original = StoredOffsets.find
 
-    async def find(self: StoredOffsets, queue: MessageQueue) -> int | None:
-        return None if self._broadcast else await original(self, queue)
+    async def find(self: StoredOffsets, queue: MessageQueue, *, zero_if_young: bool) -> int | None:
+        return None if self._broadcast else await original(self, queue, zero_if_young=zero_if_young)
 
     patch.setattr(StoredOffsets, "find", find)
 
