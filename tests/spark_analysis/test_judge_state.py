@@ -364,6 +364,7 @@ with start_session(small=True) as spark:
 
 
 @pytest.mark.slow
+@pytest.mark.in_turn
 def test_a_query_whose_process_was_killed_goes_on_in_another_one(spark: SparkSession, tmp_path: Path) -> None:
     traces, checkpoint, state = (tmp_path / name for name in ("traces", "checkpoint", "state"))
     traces.mkdir()

@@ -97,6 +97,7 @@ def answer_of(command: list[str], environment: dict[str, str], directory: Path) 
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.in_turn
 def test_executors_in_processes_of_their_own_judge_a_trace(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
