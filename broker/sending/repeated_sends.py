@@ -314,7 +314,15 @@ class RepeatedSends:
         """
         store = self._leadership.store
         floor = decision.floor
-        # What was deleted between the floor and the log's head may have been this message.
+        keys = [decision.key]
+        if decision.is_batch:
+            keys.clear()
+            for part in _keys_of_batch(decision.command, store.options.batch_messages):
+                if keys:
+                    yield
+                keys += part
+        # No step between this and the search: what was deleted between the floor and the log's head may have been this
+        # message.
         if floor < store.log.first_position:
             raise _UndecidableError(
                 f"the log begins at {store.log.first_position} now: what lay between the floor, {floor}, and that is "
@@ -326,13 +334,6 @@ class RepeatedSends:
                 f"so much was stored since the floor, {floor}, that it is not looked through for a first attempt; "
                 "nothing of this message is stored: send it as a new one"
             )
-        keys = [decision.key]
-        if decision.is_batch:
-            keys.clear()
-            for part in _keys_of_batch(decision.command, store.options.batch_messages):
-                if keys:
-                    yield
-                keys += part
         record = self._oldest_record(decision.topic, decision.key, floor)
         if record is None:
             return

@@ -363,6 +363,24 @@ def test_batch(group: Group, client: Client) -> None:
     assert bodies(group) == [b"K1", b"K2", b"K3"]
 
 
+def test_a_head_that_is_deleted_between_two_steps_of_a_search_leaves_a_batch_undecidable(
+    group: Group, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ["K1", "K2", "K3"]
+    send_batch(client, keys, again=False)
+    group.converge()
+    log = group.node(group.leader).replica.store.log
+    original = repeated_sends._keys_of_batch
+
+    def parts(command: RemotingCommand, _: int) -> Iterator[list[str]]:
+        for part in original(command, 1):
+            yield part
+            log.first_position = log.position_of(log.last_index)  # as after retention
+
+    monkeypatch.setattr(repeated_sends, "_keys_of_batch", parts)
+    assert send_batch(client, keys, again=True).code == ResponseCode.ONCE_UNDECIDABLE
+
+
 def test_batch_that_is_stored_in_part_is_undecidable(group: Group, client: Client) -> None:
     send_batch(client, ["K1", "K2"], again=False)
     answer = send_batch(client, ["K1", "K2", "K3"], again=True)
