@@ -146,7 +146,8 @@ def _slow_disk(stage: Stage, host: BrokerHost, random: Random) -> int:
 
 
 def _full_disk(stage: Stage, host: BrokerHost, random: Random) -> int:
-    host.disk.full = host.disk_faulty = True
+    host.disk.full = True
+    host.disk_faults += 1
     return _AGAIN_NS
 
 

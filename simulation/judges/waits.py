@@ -378,7 +378,8 @@ class Waits:
         self._network = network
         self._due_ns = 0
         self._undisturbed: dict[str, _Since] = {}
-        """Machine -> its process, and since when nothing is wrong with them."""
+        """Machine -> its process and the faults of its disk, and since when nothing is wrong with them: what a fault
+        that is shorter than a look leaves behind it may take as long as what a long one does."""
         self._linked: dict[tuple[str, str], _Since] = {}
         """Two machines, in order -> their connections, and since when nothing is wrong with these."""
         self._leads = _Since(None, 0)
@@ -394,7 +395,8 @@ class Waits:
             return
         self._due_ns = now_ns + _LOOK_NS
         whole = {name: host for name, host in hosts.items() if is_undisturbed(host, now_ns)}
-        _keep(self._undisturbed, {name: host.process for name, host in whole.items()}, now_ns)
+        states = {name: (host.process, host.disk_faults) for name, host in whole.items()}
+        _keep(self._undisturbed, states, now_ns)
         _keep(self._linked, dict(self._connected(whole)), now_ns)
         leader = self._leader(whole, [*voters])
         if leader is None:

@@ -195,7 +195,7 @@ def host(name: str = "n0", **said: Any) -> Any:
         "options": StoreOptions(),
         "limits": InnerLimits(),
         "disk_slowed": None,
-        "disk_faulty": False,
+        "disk_faults": 0,
         "was_damaged": False,
         "damaged_pages": [],
         "was_harmed": False,
