@@ -70,9 +70,14 @@ def truncate_first_data_file(node: LocalNode) -> None:
 
 
 def truncate_last_data_file(node: LocalNode) -> None:
+    """Within an entry: a log that ends with a whole one names no place where it is damaged."""
     path, end = end_of_log(node)
+    half = int(path.name) + end // 2
+    cut = next(
+        entry for entry in walk_entries(node.data_directory) if entry.position + len(entry.data) > half
+    )
     with path.open("r+b") as file:
-        file.truncate(end // 2)
+        file.truncate(cut.position + HEADER_BYTES // 2 - int(path.name))
 
 
 def flip_bit_in_an_old_entry(node: LocalNode) -> None:
