@@ -4,7 +4,8 @@
   run seeds until it is found: that is evidence of what the simulator and its judges see rather than a test of a commit.
   Others look for one that nobody has planted, in hundreds of histories that two judges must judge alike.
 - Tests that take many seconds for what hardly a commit can break, and of which a quicker one has a part (`in_turn`):
-  runs that show what plans come to, the shrinking of a whole plan, the wheel in Spark's executors, a reference server.
+  runs that show what plans come to, the shrinking of a whole plan, the wheel in Spark's executors, a reference server,
+  Java clients of another release than the newest.
 """
 
 from __future__ import annotations

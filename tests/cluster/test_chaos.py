@@ -79,6 +79,7 @@ def test_a_short_run_holds(tmp_path: Path) -> None:
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.in_turn
 def test_several_groups_on_machines_that_are_killed_hold(tmp_path: Path) -> None:
     with chaos(tmp_path / "run", "--groups", "2", "--kills", "3", "--seed", "3", "--json") as process:
         output, narration = process.communicate(timeout=LIMIT_S)
@@ -154,6 +155,7 @@ def test_impossible_lengths(tmp_path: Path, minutes: str) -> None:
     assert "--minutes" in complaint
 
 
+@pytest.mark.in_turn
 def test_kills_one_after_the_other_are_measured_and_lose_nothing(tmp_path: Path) -> None:
     with chaos(tmp_path / "run", "--kills", "5", "--seed", "3", "--json") as process:
         output, errors = process.communicate(timeout=LIMIT_S)

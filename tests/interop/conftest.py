@@ -96,7 +96,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if definition.get_closest_marker("both_headers") and wanted != DEFAULT:
         names += [name + BINARY for name in names if name in JAVA]
     none = pytest.param("none", marks=pytest.mark.skip(reason="needs another client: make interop"))
-    metafunc.parametrize("client_name", names or [none])
+    older = JAVA[:-1] if wanted == DEFAULT else ()
+    cases = [pytest.param(name, marks=pytest.mark.in_turn) if name in older else name for name in names]
+    metafunc.parametrize("client_name", cases or [none])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -50,9 +50,9 @@ from tests.simulation import stand_ins
 
 
 def quiet_plan(*faults: Fault) -> Plan:
-    """40 s of steady load with these faults."""
-    plan = draw_swarm_plan(1, seconds=40)
-    return replace(plan, data_file_bytes=16 * 1024, producers=2, think_ms=100, queues=2, faults=faults)
+    """40 s of steady load with these faults; behind the last one the run ends as soon as all holds."""
+    plan = replace(draw_swarm_plan(1, seconds=40), faults=faults, ends_early=bool(faults))
+    return replace(plan, data_file_bytes=16 * 1024, producers=2, think_ms=100, queues=2)
 
 
 def check_holds(result: Result) -> None:

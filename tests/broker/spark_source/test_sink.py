@@ -144,6 +144,7 @@ async def test_delayed_rows_come_once_when_they_are_due(spark: SparkSession, tmp
         assert await bodies(cluster) == {b"%d" % number: 1 for number in range(10)}
 
 
+@pytest.mark.in_turn
 async def test_a_query_whose_leader_dies_and_that_is_started_again_stores_each_row_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:

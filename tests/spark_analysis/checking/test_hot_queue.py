@@ -76,7 +76,7 @@ def rounds(*, stale: bool) -> list[tuple[Any, ...]]:
     return rows
 
 
-@pytest.mark.parametrize("stale", [False, True])
+@pytest.mark.parametrize("stale", [pytest.param(False, marks=pytest.mark.in_turn), True])
 def test_no_stage_of_a_whole_check_puts_the_queue_on_one_task(partitioned: SparkSession, stale: bool) -> None:
     spark = partitioned
     rows = rounds(stale=stale)
