@@ -51,6 +51,11 @@ class StoredMessage:
     body: bytes | None = None
     damage: str | None = None
 
+    @property
+    def is_unreadable(self) -> bool:
+        """Tell whether its head is damaged."""
+        return self.offset < 0
+
 
 def stored_message(view: MessageView) -> StoredMessage:
     """Return all of a message that was read, its body unpacked."""

@@ -34,7 +34,8 @@ PROGRESS_GROUP = "CID_RMQ_SYS_TRANS"
 class WaitingMessage:
     """A message that waits, and the topic that it will be delivered to.
 
-    ``due_ms`` is when, by the broker's clock; None for a half message. ``level`` is its delay level, if it has one.
+    ``due_ms`` is when, by the broker's clock; None for a half message. Of one whose head is damaged (`StoredMessage`)
+    neither topic nor time is known. ``level`` is its delay level, if it has one.
     """
 
     kind: Literal["level", "time", "half"]
@@ -92,7 +93,9 @@ async def _at_group(groups: Groups, name: str, limit: int) -> Waiting:
             delay_ms = delays_ms[level - 1] if level <= len(delays_ms) else None
             async for views in read_queue(groups.admin, queue, begin, min(end, begin + limit)):
                 for message in map(stored_message, views):
-                    due_ms = None if delay_ms is None else message.stored_ms + delay_ms
+                    due_ms = None
+                    if delay_ms is not None and not message.is_unreadable:
+                        due_ms = message.stored_ms + delay_ms
                     delayed.append(
                         WaitingMessage(
                             kind="level", home=_home(message), due_ms=due_ms, level=level, message=message
@@ -193,6 +196,6 @@ async def _half(admin: AdminClient, name: str, limit: int) -> tuple[int, list[Wa
                     message=message,
                 )
                 for message in map(stored_message, views)
-                if message.offset in wanted
+                if message.offset in wanted or message.is_unreadable
             ]
     return len(open_offsets), found

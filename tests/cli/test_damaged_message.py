@@ -7,8 +7,10 @@ import pytest
 from broker.client.errors import DamagedMessage
 from broker.client.message import MessageQueue, MessageView
 from broker.operations.queue_browsing import stored_message
+from broker.operations.waiting_messages import WaitingMessage
 from broker.tools.cli.message_output import print_message
 from broker.tools.cli.messages import _print_message
+from broker.tools.cli.single_messages import _waiting_row
 from log.formats.record import SYS_FLAG_COMPRESSED, encode_record, pack_host
 
 
@@ -60,5 +62,18 @@ def test_a_list_goes_on_behind_one_that_tells_nothing(capsys: pytest.CaptureFixt
         print_message(stored_message(message))
     place, reason, next_place, body = capsys.readouterr().out.splitlines()
     assert "b/0@-1" in place
+    assert place.startswith("- "), "and not as of 1970"
     assert "magic number" in reason
     assert ("b/0@7" in next_place, body.strip()) == (True, "plain bytes")
+
+
+def test_what_waits_and_tells_nothing_is_said_to_be_damaged() -> None:
+    whole, damaged = (
+        WaitingMessage(kind="level", home="", due_ms=None, level=3, message=stored_message(message))
+        for message in (_message(0), _unreadable())
+    )
+    assert "damaged" not in str(_waiting_row(whole))
+    *unknown, reason = _waiting_row(damaged)
+    assert unknown == ["-", "-", "-"]
+    assert reason.startswith("damaged, in T b/0: ")
+    assert "magic number" in reason

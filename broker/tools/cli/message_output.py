@@ -44,7 +44,9 @@ def print_message(message: StoredMessage) -> None:
     """Print a line with the message's place, and one with the beginning of its body."""
     marks = " ".join(filter(None, [message.tags, *message.keys]))
     place = f"{message.broker}/{message.queue}@{message.offset}"
-    print(visible(f"{moment_text(message.stored_ms)}  {place}  {message.message_id}  {marks}".rstrip()))
+    print(
+        visible(f"{moment_text(message.stored_ms or None)}  {place}  {message.message_id}  {marks}".rstrip())
+    )
     print(f"    {visible(body_text(message)[:_SHOWN_CHARACTERS])}", flush=True)
 
 

@@ -22,6 +22,7 @@ from broker.tools.cli.output import print_facts, print_json, print_table, tell_m
 
 if TYPE_CHECKING:
     from broker.operations.messages import Step
+    from broker.operations.waiting_messages import WaitingMessage
 
 app = App(name="message", help="Find and show messages, and the way that one has taken.", backend="trio")
 
@@ -208,21 +209,26 @@ async def waiting(
         return tell_missing(groups.missing)
     print_table(
         ["topic", "waits for", "since", "id"],
-        [
-            [
-                one.home,
-                f"its producer, {one.producer_group}" if one.kind == "half" else moment_text(one.due_ms),
-                moment_text(one.message.stored_ms),
-                one.message.message_id,
-            ]
-            for one in both
-        ],
+        [_waiting_row(one) for one in both],
     )
     levels = ", ".join(f"{count:,} at level {level}" for level, count in found.by_level.items())
     print(
         f"{found.timed:,} for a time of their own{f', {levels}' if levels else ''}; {found.half:,} half messages"
     )
     return tell_missing(groups.missing)
+
+
+def _waiting_row(one: WaitingMessage) -> list[str]:
+    message = one.message
+    if message.is_unreadable:  # nothing of it is known but where it lies
+        return [
+            "-",
+            "-",
+            "-",
+            f"damaged, in {message.topic} {message.broker}/{message.queue}: {message.damage}",
+        ]
+    until = f"its producer, {one.producer_group}" if one.kind == "half" else moment_text(one.due_ms)
+    return [one.home, until, moment_text(message.stored_ms), message.message_id]
 
 
 def _words(step: Step) -> str:

@@ -10,7 +10,7 @@ import trio
 from broker.access.accounts import AccountsError
 from broker.client.admin import AdminClient
 from broker.client.errors import BrokerError, NoRoute, UsageError
-from broker.client.message import Message
+from broker.client.message import Message, MessageQueue
 from broker.client.producing.producer import Producer
 from broker.client.producing.transactions import Decision, TransactionalProducer
 from broker.operations.access import check_account, list_accounts, show_account
@@ -121,6 +121,23 @@ async def test_one_that_tells_nothing_keeps_no_other_that_waits_from_being_told(
     leaders[0].script(RequestCode.PULL_MESSAGE, leaders[0].instead(second_damaged))
     found = await waiting_messages(await Groups.registered(admin))
     assert [one.message.body for one in found.delayed_messages] == [None, b"0", b"2"]
+    assert [one.due_ms is None for one in found.delayed_messages] == [True, False, False]
+
+
+async def test_a_half_message_that_tells_nothing_is_shown_as_damaged(
+    leaders: list[Broker], admin: AdminClient, runtime: ClientRuntime
+) -> None:
+    async def later(message: object) -> Decision:
+        return Decision.UNKNOWN
+
+    async with TransactionalProducer(NAME_SERVER, group="tp", check=later, runtime=runtime) as producer:
+        for number in range(3):
+            queue = MessageQueue("t", "a", 0)
+            await producer.begin(Message("t", b"%d" % number), queue=queue)
+        leaders[0].script(RequestCode.PULL_MESSAGE, leaders[0].instead(second_damaged))
+        found = await waiting_messages(await Groups.registered(admin))
+        assert found.half == 3
+        assert [one.message.body for one in found.half_messages] == [None, b"0", b"2"]
 
 
 async def test_settings_and_where_they_are_from(leaders: list[Broker], admin: AdminClient) -> None:
