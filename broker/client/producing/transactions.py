@@ -235,9 +235,10 @@ class TransactionalProducer(CoreBlock):
     async def _answer(
         self, connection: Connection, header: CheckTransactionStateHeader, message: MessageView
     ) -> None:
-        """Ask ``check`` and tell the broker its decision, once: if that gets lost the broker asks again."""
+        """Ask ``check`` and tell the broker its decision, once: if there is none, or it gets lost, the broker asks
+        again."""
         try:
-            decision = await self._check(message)
+            decision = await self._decided(message)
             if decision is Decision.UNKNOWN:
                 return
             decided = EndTransactionHeader(
@@ -252,8 +253,13 @@ class TransactionalProducer(CoreBlock):
             await connection.call(RequestCode.END_TRANSACTION, decided)
         except ClientError as error:
             log.info("decision of a transaction lost", message=header.message_id, reason=str(error))
-        except Exception:
-            # An error of the application: it must not end the producer, and the broker asks again.
-            log.exception("check failed", message=header.message_id)
         finally:
             self._checking -= 1
+
+    async def _decided(self, message: MessageView) -> Decision:
+        """Return what ``check`` decides; UNKNOWN where it fails, with whatever: that must not end the producer."""
+        try:
+            return Decision(await self._check(message))
+        except Exception:
+            log.exception("check failed: the transaction stays undecided", message=message.message_id)
+            return Decision.UNKNOWN

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import structlog
 import trio
 
-from broker.client.errors import BrokerError, MessageRejected, TransactionUndecided, UsageError
+from broker.client.errors import BrokerError, MessageRejected, NoRoute, TransactionUndecided, UsageError
 from broker.client.message import Message, MessageView
 from broker.client.producing.transactions import CHECKS_MAX, Decision, TransactionalProducer
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -213,6 +214,31 @@ async def test_failing_checks_and_lost_decisions_leave_the_producer_alive(
         await trio.sleep(60)  # a heartbeat has connected again after the silence
         assert [decision.outcome for decision in decisions(broker)] == [8, 8]
     assert calls == 3
+    assert broker.stored() == [b"x"]
+
+
+@pytest.mark.parametrize("wrong", [NoRoute("other", "unknown"), "commit", None])
+async def test_a_check_that_decides_nothing_is_told_of_and_asked_again(
+    world: World, runtime: ClientRuntime, wrong: object
+) -> None:
+    """An error of the client, too: `check` may use one itself, and no decision is lost then, as there was none."""
+    results = [wrong, Decision.COMMIT]
+
+    async def check(message: MessageView) -> Any:
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    (broker,) = one_group(world, **ASKS_SOON)
+    with structlog.testing.capture_logs() as told:
+        async with producing(runtime, check) as producer:
+            transaction = await producer.begin(Message("t", b"x"))
+            await trio.sleep(5)
+    (line,) = told
+    assert line["event"] == "check failed: the transaction stays undecided"
+    assert (line["message"], line["exc_info"]) == (transaction.message_id, True)
+    assert [decision.outcome for decision in decisions(broker)] == [Decision.COMMIT]
     assert broker.stored() == [b"x"]
 
 
