@@ -3,6 +3,7 @@
 | room | look here for |
 |---|---|
 | `errors.py`, `message.py` | what users meet everywhere: typed errors, messages sent and received |
+| `checks.py` | what an option or argument may be |
 | `transport/` | the runtime, connections, name servers and routes, heartbeats, calls that are repeated |
 | `producing/` | sends and their attempts, outboxes, request-reply, transactions |
 | `consuming/` | group consumers, listeners, order locks, plain readers, lookups |

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from broker.client.checks import check_kind, check_seconds, check_whole
 from broker.client.errors import (
     BrokerBusy,
     BrokerError,
@@ -80,7 +81,7 @@ class AdminClient(CoreBlock):
             await admin.create_topic("topic", queues=8)
 
     The options are those of `Producer`. All calls raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable,
-    and ClientClosed outside the block; the constructor raises UsageError for name servers that are no addresses.
+    and ClientClosed outside the block; UsageError for options and arguments that cannot be.
     """
 
     def __init__(
@@ -116,6 +117,9 @@ class AdminClient(CoreBlock):
         route in all groups, so that a send right after succeeds. Raises NoRoute when that takes longer than 5 s, and
         when no broker is registered.
         """
+        check_kind(str, topic=topic)
+        check_whole(1, queues=queues)
+        check_whole(perm=perm)
         info = await self.cluster_info()
         names = [
             name
@@ -126,6 +130,8 @@ class AdminClient(CoreBlock):
         if not names:
             raise NoRoute(topic, f"no broker is registered{f' for cluster {cluster!r}' if cluster else ''}")
         if groups is not None:
+            if isinstance(groups, str) or not groups:
+                raise UsageError(f"groups is {groups!r}, and must be names, or None for every broker group")
             for group in groups:
                 _check_group(info, group)
             names = list(groups)
@@ -268,6 +274,7 @@ class AdminClient(CoreBlock):
 
         Raises BrokerBusy when that takes longer than ``timeout_s``, else what `add_member` raises.
         """
+        check_seconds(timeout_s=timeout_s)
         deadline_ns = self._runtime.now_ns() + int(timeout_s * 1e9)
         while True:
             try:
@@ -303,6 +310,7 @@ class AdminClient(CoreBlock):
     ) -> RemotingCommand:
         """Make any request to one address; returns the response, whatever its code. Raises ConnectionFailed."""
         self.core.check_open()
+        check_kind(str, address=address)
         return await self.core.pool.call(address, code, fields, body, CALL_TIMEOUT_S)
 
     async def _ask_members(

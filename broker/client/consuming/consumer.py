@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Self
 
+from broker.client.checks import check_kind, check_whole
 from broker.client.consuming.consumer_offsets import StoredOffsets
 from broker.client.consuming.first_offsets import FirstOffsets, Start
 from broker.client.consuming.hand_out import HandOut
@@ -26,7 +27,7 @@ from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.consuming.rebalance import Assignment
 from broker.client.consuming.send_back import send_back
 from broker.client.consuming.strategies import Strategy, allocate_averagely
-from broker.client.consuming.subscription import SqlFilter, Subscription
+from broker.client.consuming.subscription import SqlFilter, Subscription, subscriptions
 from broker.client.errors import UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.client.producing.outgoing import check_name
@@ -51,31 +52,18 @@ COMMIT_INTERVAL_S = 5.0
 """Time between storings of the consumer offsets, in seconds."""
 
 
-def _subscriptions(
-    topics: Mapping[str, str | SqlFilter] | Sequence[str] | str, version: int
-) -> dict[str, Subscription]:
-    """Return a subscription for each topic. Raises UsageError, MessageRejected."""
-    if isinstance(topics, str):
-        topics = [topics]
-    wanted: Mapping[str, str | SqlFilter]
-    wanted = topics if isinstance(topics, Mapping) else dict.fromkeys(topics, "*")
-    if not wanted:
-        raise UsageError("a consumer needs at least one topic")
-    for topic in wanted:
-        check_name("topic", topic)
-    return {topic: Subscription.parse(topic, tags, version) for topic, tags in wanted.items()}
-
-
 def _check_options(
     *, broadcast: bool, orderly: bool, max_retries: int | None, offsets: LocalOffsets | None
 ) -> None:
-    """Raise UsageError for options that do not fit together."""
+    """Raise UsageError for options that are of another class, or do not fit together."""
+    check_kind(bool, broadcast=broadcast, orderly=orderly)
+    check_kind(LocalOffsets | None, offsets=offsets)
     if orderly and broadcast:
         raise UsageError("a broadcast consumer shares its queues with everybody: there is nothing to lock")
-    if max_retries is not None and (broadcast or max_retries < 0):
-        raise UsageError(
-            f"max_retries={max_retries}: 0 or more, and none with broadcast, as nothing is sent back"
-        )
+    if max_retries is not None:
+        check_whole(max_retries=max_retries)
+        if broadcast:
+            raise UsageError("max_retries is for what is sent back, and with broadcast nothing is")
     if offsets is not None and not broadcast:
         raise UsageError(
             "brokers keep the offsets of a consumer group; only a broadcast consumer has its own"
@@ -108,7 +96,8 @@ class Consumer(Replier):
 
     One task reads; others may call `commit`. Leaving the block takes 3 s at most, also when brokers are silent. Reading
     raises nothing because of a broker or name server that is away: it waits, and the log says why. The constructor
-    raises UsageError for options that do not fit together and MessageRejected for names that no broker takes.
+    raises UsageError for options that cannot be or do not fit together, and MessageRejected for names that no broker
+    takes.
     """
 
     def __init__(
@@ -132,6 +121,9 @@ class Consumer(Replier):
     ) -> None:
         check_name("group", group)
         _check_options(broadcast=broadcast, orderly=orderly, max_retries=max_retries, offsets=offsets)
+        check_kind(Callable, strategy=strategy)
+        check_kind(LockTimes | None, lock_times=lock_times)
+        check_kind(FetchLimits | None, limits=limits)
         self.group = group
         self.broadcast = broadcast
         """True if every member reads all queues; nothing is sent back then."""
@@ -145,7 +137,9 @@ class Consumer(Replier):
         self.core.on_request(RequestCode.GET_CONSUMER_RUNNING_INFO, self._on_running_info)
         self._runtime = self.core.runtime
         version = self._started_ms = self._runtime.wall_ms()
-        self._subscriptions = _subscriptions(topics, version)
+        self._subscriptions = subscriptions(topics, version)
+        if not self._subscriptions:
+            raise UsageError("a consumer needs at least one topic")
         # What is sent back comes again in the retry topic, which RocketMQ's members subscribe to as well.
         if not broadcast:
             retries = RETRY_PREFIX + group
@@ -276,6 +270,7 @@ class Consumer(Replier):
         """
         if self.broadcast:
             raise UsageError("a broadcast consumer has no retry topic")
+        check_whole(-1, delay_level=delay_level)
         await send_back(self._calls, self.group, message, delay_level, self._max_retries)
 
     async def _keep_storing(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Literal
 
+from broker.client.checks import LONG_MAX, check_whole
 from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import UsageError
 from broker.client.message import MessageQueue
@@ -12,18 +13,29 @@ from broker.remoting.bodies import ConsumeFromWhere
 from broker.state.topic_rules import RETRY_PREFIX
 
 Start = Literal["first", "last"] | int | datetime.datetime
-"""The place to begin at: the queue's first kept message, its end, or a time (ms since 1970)."""
+"""The place to begin at: the queue's first kept message, its end, or a time (ms since 1970; a datetime without a zone
+is in local time)."""
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class FirstOffsets:
-    """Finds where to begin. The constructor raises UsageError for a `start` of another form than `Start`."""
+    """Finds where to begin.
+
+    The constructor raises UsageError for a `start` of another form than `Start`, and for a time before 1970.
+    """
 
     def __init__(self, calls: QueueCalls, start: Start) -> None:
         self._calls = calls
         self._start: Literal["first", "last"] | int
         if isinstance(start, datetime.datetime):
-            self._start = int(start.timestamp() * 1000)
-        elif start in ("first", "last") or type(start) is int:
+            try:
+                start = (start.astimezone(datetime.UTC) - _EPOCH) // datetime.timedelta(milliseconds=1)
+            except (ValueError, OverflowError) as error:  # near the ends of what a datetime can be
+                raise UsageError(f"start={start}: {error}") from error
+        if start in ("first", "last"):
+            self._start = start
+        elif type(start) is int:
+            check_whole(0, LONG_MAX, start=start)
             self._start = start
         else:
             raise UsageError(f'start={start!r}: "first", "last", a datetime, or milliseconds since 1970')

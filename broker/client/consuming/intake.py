@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from broker.client.checks import LONG_MAX, check_seconds, check_whole
 from broker.client.consuming.queue_calls import PullResponse, QueueCalls
 from broker.client.consuming.subscription import Subscription
 from broker.client.errors import (
@@ -29,7 +30,6 @@ from broker.client.errors import (
     DamagedMessage,
     NameServerUnavailable,
     NoRoute,
-    UsageError,
 )
 from broker.client.message import MessageQueue, MessageView
 from broker.client.transport.core import ClientCore
@@ -68,16 +68,9 @@ class FetchLimits:
     suspend_s: float = 15.0
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("messages", 1),
-            ("size_bytes", 1),
-            ("batch", 1),
-            ("batch_bytes", 1),
-            ("suspend_s", 0),
-        ):
-            value = getattr(self, name)
-            if value < least:
-                raise UsageError(f"FetchLimits: {name} is {value}, and must be at least {least}")
+        check_whole(1, LONG_MAX, messages=self.messages, size_bytes=self.size_bytes)
+        check_whole(1, batch=self.batch, batch_bytes=self.batch_bytes)
+        check_seconds(suspend_s=self.suspend_s)
 
 
 @dataclass(slots=True, eq=False)

@@ -29,6 +29,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from broker.client.checks import check_whole
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.intake import Batch, Intake, QueueReader
 from broker.client.errors import ClientError, DamagedMessage, UsageError
@@ -76,8 +77,7 @@ async def listen(consumer: Consumer, handler: Handler, *, concurrency: int = 20)
     a concurrency below 1, an orderly consumer, a handler that is not async, and while another task reads from the
     consumer; ClientClosed outside the consumer's block.
     """
-    if concurrency < 1:
-        raise UsageError(f"a concurrency of {concurrency} handles nothing")
+    check_whole(1, concurrency=concurrency)
     if consumer.order_locks is not None:
         raise UsageError("an orderly consumer is listened to with listen_orderly")
     with consumer.reading_alone() as intake:

@@ -26,7 +26,7 @@ import re
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from broker.client.errors import DamagedOffsets, UsageError
 from broker.client.message import MessageQueue
@@ -42,6 +42,7 @@ Result = TypeVar("Result")
 _CHECKSUM = re.compile(rb',"crc32":([0-9]+)\}\s*\Z')
 
 
+@runtime_checkable
 class LocalOffsets(Protocol):
     """A store for the offsets of a broadcast consumer."""
 

@@ -23,6 +23,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from broker.client.checks import check_seconds
 from broker.client.errors import BrokerError, ClientError, UsageError
 from broker.client.message import MessageQueue
 from broker.client.transport.core import broker_error
@@ -57,6 +58,7 @@ class LockTimes:
     good_s: float = 30.0
 
     def __post_init__(self) -> None:
+        check_seconds(renew_s=self.renew_s, good_s=self.good_s)
         if not 0 < self.renew_s < self.good_s:
             raise UsageError(f"{self}: a lock must be good for longer than until it is renewed")
 

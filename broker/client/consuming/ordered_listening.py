@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
+from broker.client.checks import check_seconds, check_whole
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.intake import Batch, Intake, QueueReader
 from broker.client.consuming.listening import Handled, Handler, NotAsyncError, called
@@ -49,13 +50,15 @@ async def listen_orderly(
     With ``attempts_max`` the message becomes a dead letter when this listener's attempts and its `reconsume_times`
     together reach that number; by default it never does, as in RocketMQ, nor does one of which nothing can be read
     (`DamagedMessage`): its queue halts until the handler takes it. Raises UsageError for a consumer that is not
-    ``orderly`` and for numbers below 1, else what `listen` raises.
+    ``orderly`` and for numbers that cannot be, else what `listen` raises.
     """
     locks = consumer.order_locks
     if locks is None:
         raise UsageError("listen_orderly needs a Consumer with orderly=True")
-    if concurrency < 1 or (attempts_max is not None and attempts_max < 1):
-        raise UsageError(f"concurrency {concurrency} and attempts_max {attempts_max} must be at least 1")
+    check_whole(1, concurrency=concurrency)
+    if attempts_max is not None:
+        check_whole(1, attempts_max=attempts_max)
+    check_seconds(suspend_s=suspend_s)
     with consumer.reading_alone() as intake:
         async with consumer.core.runtime.task_group() as tasks:
             listener = _OrderlyListener(consumer, intake, locks, tasks, handler, suspend_s, attempts_max)

@@ -6,13 +6,16 @@ those of `Consumer` (intake.py).
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
+from broker.client.checks import LONG_MAX, check_kind, check_seconds, check_whole
 from broker.client.consuming.intake import Batch, FetchLimits, Intake, QueueReader
 from broker.client.consuming.lookups import FOREVER_MS, FOUND_MAX, UNIQUE_KEY_COUNT, MessageLookups
 from broker.client.consuming.queue_calls import QueueCalls, SearchBoundary
-from broker.client.consuming.subscription import SqlFilter, Subscription
+from broker.client.consuming.subscription import SqlFilter, Subscription, subscriptions
 from broker.client.errors import UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.client.producing.outgoing import check_name
@@ -36,7 +39,7 @@ class PullConsumer(CoreBlock):
     - ``limits``: bounds reading ahead. ``trace``: records pulls, questions and commits (docs/trace-format.md).
     - ``name_servers``, ``runtime``, ``tls``, ``credentials``: as for `Producer`.
 
-    Raises MessageRejected for a group whose name no broker takes.
+    Raises MessageRejected for names that no broker takes, and UsageError for options that cannot be.
 
     Questions and commits raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable. Every method but
     `positions` raises ClientClosed outside the block.
@@ -55,11 +58,13 @@ class PullConsumer(CoreBlock):
         credentials: Credentials | None = None,
     ) -> None:
         check_name("group", group)
+        check_kind(Mapping | None, topics=topics)
+        check_kind(FetchLimits | None, limits=limits)
         self.group = group
         self.core = ClientCore(ConnectionOptions(name_servers, runtime, tls, credentials, trace))
         self._runtime = self.core.runtime
         self._version = self._runtime.wall_ms()
-        self._wanted = dict(topics or {})
+        self._wanted = subscriptions(topics or {}, self._version)
         self._calls = QueueCalls(PatientCalls(self.core), group)
         self._lookups = MessageLookups(self._calls.patient)
         self._intake = Intake(self.core, self._calls, limits or FetchLimits())
@@ -80,6 +85,8 @@ class PullConsumer(CoreBlock):
         Raises UsageError as `seek`.
         """
         self.core.check_open()
+        for queue, offset in offsets.items():
+            _check_place(queue, offset)
         for reader in self._intake.readers.values():
             reader.drop()
         self._intake.readers.clear()
@@ -89,11 +96,10 @@ class PullConsumer(CoreBlock):
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on reading this queue from that offset; it is assigned if it was not.
 
-        Raises UsageError for a negative offset, and for a subscription that cannot be.
+        Raises UsageError for a negative offset.
         """
         self.core.check_open()
-        if offset < 0:
-            raise UsageError(f"offset {offset} of {queue}: offsets begin at 0")
+        _check_place(queue, offset)
         old = self._intake.readers.get(queue)
         if old is not None:
             old.drop()
@@ -101,8 +107,7 @@ class PullConsumer(CoreBlock):
         async def find_start() -> int:
             return offset
 
-        wanted = self._wanted.get(queue.topic, "*")
-        subscription = Subscription.parse(queue.topic, wanted, self._version)
+        subscription = self._wanted.get(queue.topic) or Subscription.parse(queue.topic, "*", self._version)
         reader = QueueReader(self._intake, queue, subscription, find_start)
         self._intake.readers[queue] = reader
         self.core.tasks.start_soon(reader.run)
@@ -121,11 +126,11 @@ class PullConsumer(CoreBlock):
         """Return up to so many messages of one of the assigned queues; none if none comes within ``timeout_s``.
 
         The messages count as done with: `positions` has the offset after them. Raises UsageError for less than one
-        message, and while another task polls. It raises nothing because of brokers that are away.
+        message, a negative time, and while another task polls. It raises nothing because of brokers that are away.
         """
         self.core.check_open()
-        if max_messages < 1:
-            raise UsageError(f"poll of {max_messages} messages: at least 1")
+        check_whole(1, max_messages=max_messages)
+        check_seconds(0, math.inf, timeout_s=timeout_s)
         if self._reading:
             raise UsageError("two tasks are polling one consumer")
         self._reading = True
@@ -180,9 +185,12 @@ class PullConsumer(CoreBlock):
         """Return the offset of the first message stored at or after a time, the queue's end if there is none.
 
         With ``boundary="upper"`` it is the last message stored at or before that time, or else the queue's first one.
-        The time is in milliseconds since 1970.
+        The time is in milliseconds since 1970. Raises UsageError for a time, or a ``boundary``, that cannot be.
         """
         self.core.check_open()
+        check_whole(0, LONG_MAX, timestamp_ms=timestamp_ms)
+        if boundary not in get_args(SearchBoundary):
+            raise UsageError(f'boundary is {boundary!r}, and must be "lower" or "upper"')
         return await self._calls.search_offset(queue, timestamp_ms, boundary)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int | None:
@@ -215,6 +223,8 @@ class PullConsumer(CoreBlock):
         gives 64 at most.
         """
         self.core.check_open()
+        check_whole(0, LONG_MAX, begin_ms=begin_ms, end_ms=end_ms)
+        check_whole(1, max_messages=max_messages)
         return await self._lookups.query(topic, key, begin_ms, end_ms, max_messages)
 
     async def messages_with_id(self, topic: str, message_id: str) -> list[MessageView]:
@@ -237,6 +247,8 @@ class PullConsumer(CoreBlock):
         """
         self.core.check_open()
         chosen = self.positions() if offsets is None else offsets
+        for queue, offset in chosen.items():
+            _check_place(queue, offset)
         readers = {queue: self._intake.readers.get(queue) for queue in chosen}
 
         def is_outdated(queue: MessageQueue) -> bool:
@@ -246,3 +258,8 @@ class PullConsumer(CoreBlock):
         failures = await self._calls.commit_all(sorted(chosen.items()), is_outdated)
         if failures:
             raise failures[0][1]
+
+
+def _check_place(queue: MessageQueue, offset: int) -> None:
+    check_kind(MessageQueue, queue=queue)
+    check_whole(0, LONG_MAX, offset=offset)

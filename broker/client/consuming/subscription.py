@@ -5,10 +5,13 @@ Brokers compare hashes of tags, which may collide; so the consumer looks at the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from broker.client.checks import check_kind
 from broker.client.errors import DamagedMessage, UsageError
 from broker.client.message import MessageView
+from broker.client.producing.outgoing import check_name
 from broker.remoting.bodies import SubscriptionData
 from broker.state.topic_rules import RETRY_PREFIX
 from log.formats.java_hash import java_hash
@@ -37,7 +40,9 @@ class Subscription:
 
         Raises UsageError.
         """
+        check_kind(str | SqlFilter, subscription=wanted)
         if isinstance(wanted, SqlFilter):
+            check_kind(str, expression=wanted.expression)
             if not wanted.expression.strip():  # which brokers take for *, and * is no condition
                 raise UsageError(f"topic {topic!r}: an SqlFilter needs a condition")
             return cls(topic, wanted.expression, "SQL92", frozenset(), version)
@@ -79,3 +84,20 @@ class Subscription:
             tags_set=tags,
             topic=self.topic,
         )
+
+
+def subscriptions(
+    topics: Mapping[str, str | SqlFilter] | Sequence[str] | str, version: int
+) -> dict[str, Subscription]:
+    """Return a subscription for each topic, of all its messages where it has no tags or filter.
+
+    Raises UsageError, MessageRejected.
+    """
+    check_kind(Iterable, topics=topics)
+    if isinstance(topics, str):
+        topics = [topics]
+    wanted: Mapping[str, str | SqlFilter]
+    wanted = topics if isinstance(topics, Mapping) else dict.fromkeys(topics, "*")
+    for topic in wanted:
+        check_name("topic", topic)
+    return {topic: Subscription.parse(topic, tags, version) for topic, tags in wanted.items()}

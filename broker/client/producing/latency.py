@@ -12,6 +12,7 @@ to the leader.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from broker.client.checks import check_kind, check_whole
 from broker.client.errors import UsageError
 from broker.client.message import MessageQueue
 
@@ -35,6 +36,11 @@ class LatencyClasses:
     failure_ms: int = 10_000
 
     def __post_init__(self) -> None:
+        check_whole(failure_ms=self.failure_ms)
+        check_kind(tuple, avoided_ms=self.avoided_ms)
+        for pair in self.avoided_ms:
+            if not isinstance(pair, tuple) or [type(number) for number in pair] != [int, int]:
+                raise UsageError(f"avoided_ms: {pair!r} is no pair of whole numbers")
         latencies = [latency for latency, _ in self.avoided_ms]
         if latencies != sorted(set(latencies)):
             raise UsageError(

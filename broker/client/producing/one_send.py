@@ -31,6 +31,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from broker.client.checks import check_seconds
 from broker.client.errors import (
     BrokerError,
     ClientError,
@@ -134,7 +135,7 @@ class OneSend(Call):
     ) -> None:
         """``timeout_s`` bounds the send from its beginning on, in seconds; None means the sender's own limit.
 
-        ``ended`` is for `start`; ``ticket`` is whatever its owner knows this send by.
+        ``ended`` is for `start`; ``ticket`` is whatever its owner knows this send by. Raises UsageError.
         """
         self.sender = sender
         self.message = message
@@ -145,7 +146,11 @@ class OneSend(Call):
         self._choice = choice
         self._ended = ended
         self.opaque = 0  # that of no request
-        self._limit_ns = sender.timeout_ns if timeout_s is None else int(timeout_s * 1e9)
+        if timeout_s is None:
+            self._limit_ns = sender.timeout_ns
+        else:
+            check_seconds(timeout_s=timeout_s)
+            self._limit_ns = int(timeout_s * 1e9)
         self._over_ns = 0
         """The time at which the send is over; 0 before it has begun."""
         self._route: TopicRoute | None = None

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import AsyncIterable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 
+from broker.client.checks import LONG_MAX, check_kind, check_seconds, check_whole
 from broker.client.errors import ReplyTimeout, SendOutcomeUnknown, UsageError
 from broker.client.message import Message, MessageQueue, MessageView, SendResult
 from broker.client.producing.latency import LatencyClasses
@@ -30,6 +31,8 @@ from broker.trace import TraceWriter
 
 SEND_TIMEOUT_S = 3.0
 """Time limit of a send in seconds, all attempts and pauses included."""
+SHORTEST_S = 0.001
+"""The shortest time limit that a producer may be given, in seconds; without any time nothing is ever sent."""
 
 
 class Producer(Replier):
@@ -56,7 +59,7 @@ class Producer(Replier):
     Any number of tasks may send at the same time. After a send was cancelled its outcome is unknown, and the producer
     can be used on. Leaving the block takes 3 s at most, also when brokers are silent. Every method raises ClientClosed
     outside the block. The constructor raises MessageRejected for a group name that no broker takes, and UsageError for
-    name servers that are no addresses.
+    name servers that are no addresses and for any other option that cannot be.
     """
 
     def __init__(
@@ -76,6 +79,14 @@ class Producer(Replier):
         credentials: Credentials | None = None,
     ) -> None:
         check_name("group", group)
+        check_seconds(SHORTEST_S, send_timeout_s=send_timeout_s)
+        if attempt_timeout_s is None:
+            attempt_timeout_s = send_timeout_s / 2
+        check_seconds(SHORTEST_S / 2, attempt_timeout_s=attempt_timeout_s)
+        if compress_above is not None:
+            check_whole(compress_above=compress_above)
+        check_kind(bool, exactly_once=exactly_once, retry_unknown=retry_unknown)
+        check_kind(LatencyClasses | None, avoid_slow=avoid_slow)
         self.group = group
         self.core = ClientCore(
             ConnectionOptions(name_servers, runtime, tls, credentials, trace),
@@ -88,7 +99,7 @@ class Producer(Replier):
             self.core,
             group,
             timeout_s=send_timeout_s,
-            attempt_timeout_s=send_timeout_s / 2 if attempt_timeout_s is None else attempt_timeout_s,
+            attempt_timeout_s=attempt_timeout_s,
             exactly_once=exactly_once,
             retry_unknown=retry_unknown,
             avoid_slow=avoid_slow,
@@ -204,8 +215,11 @@ class Producer(Replier):
         none begins before the one before it has ended. ``in_flight`` messages at most are under way at the same time.
         ``timeout_s`` bounds each call. Trivet brokers only; topics must exist. Raises UsageError for a negative number.
         """
-        if number < 0:
-            raise UsageError(f"portion {number}: numbers begin at 0")
+        check_kind(str, writer=writer)
+        check_whole(0, LONG_MAX, number=number)
+        check_whole(1, in_flight=in_flight)
+        if timeout_s is not None:
+            check_seconds(timeout_s=timeout_s)
         limit_s = self.sender.timeout_ns / 1e9 if timeout_s is None else timeout_s
         return Portion(self.sender, self.preparer, writer, number, in_flight=in_flight, timeout_s=limit_s)
 
@@ -218,6 +232,7 @@ class Producer(Replier):
         the outcome of the send is unknown. Raises what `send` raises, UsageError for a message that has properties of a
         request already, and ReplyTimeout when the message was stored and no reply came in time.
         """
+        check_seconds(timeout_s=timeout_s)
         runtime = self.core.runtime
         deadline_ns = runtime.now_ns() + int(timeout_s * 1e9)
         correlation_id, addressed = self._requests.addressed(message, timeout_s)

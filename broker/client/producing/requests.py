@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from broker.client.checks import check_seconds
 from broker.client.errors import MessageRejected, ReplyTimeout, UsageError
 from broker.client.message import Message, MessageQueue, MessageView
 from broker.client.producing.outgoing import BODY_BYTES_MAX, checked_body
@@ -145,6 +146,7 @@ class Replier(CoreBlock):
         gone), ConnectionFailed, NoRoute, NameServerUnavailable, ClientClosed.
         """
         self.core.check_open()
+        check_seconds(timeout_s=timeout_s)
         asked = request.properties
         missing = [name for name in (CORRELATION_ID, REPLY_TO_CLIENT, CLUSTER) if name not in asked]
         if missing:

@@ -28,10 +28,11 @@ from typing import Final
 import msgspec
 import structlog
 
+from broker.client.checks import check_kind, check_seconds, check_whole
 from broker.client.errors import BrokerError, ClientError, MessageRejected, TransactionUndecided, UsageError
 from broker.client.message import Message, MessageQueue, MessageView, SendResult
 from broker.client.producing.one_send import OneSend
-from broker.client.producing.producer import SEND_TIMEOUT_S, Producer
+from broker.client.producing.producer import SEND_TIMEOUT_S, SHORTEST_S, Producer
 from broker.client.producing.sender import QueueChoice
 from broker.client.transport.connection import Connection
 from broker.client.transport.core import CoreBlock
@@ -102,8 +103,7 @@ class TransactionalProducer(CoreBlock):
     - ``decision_timeout_s``: bounds a commit or rollback with all its repetitions, in seconds.
 
     All other options are those of `Producer`. `producer` sends messages without a transaction. Half messages are no
-    appends to their topic, so nothing is traced. Raises UsageError for a ``check_after_s`` below 1, and what the
-    constructor of `Producer` raises.
+    appends to their topic, so nothing is traced. Raises what the constructor of `Producer` raises.
     """
 
     def __init__(
@@ -121,8 +121,10 @@ class TransactionalProducer(CoreBlock):
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        if check_after_s is not None and check_after_s < 1:
-            raise UsageError(f"check_after_s is {check_after_s}: whole seconds, at least 1")
+        check_kind(Callable, check=check)
+        if check_after_s is not None:
+            check_whole(1, check_after_s=check_after_s)
+        check_seconds(SHORTEST_S, decision_timeout_s=decision_timeout_s)
         self.producer = Producer(
             name_servers,
             group=group,

@@ -8,6 +8,7 @@ pause before it is repeated, gets a task until it is over.
 from collections import deque
 from collections.abc import Callable
 
+from broker.client.checks import check_whole
 from broker.client.errors import ClientError, NotDelivered, UsageError
 from broker.client.message import SendResult
 from broker.client.producing.one_send import OneSend
@@ -26,8 +27,7 @@ class Window:
     def __init__(
         self, runtime: Runtime, tasks: TaskGroup, in_flight: int, waiting_max: int, over: Over
     ) -> None:
-        if in_flight < 1 or waiting_max < 1:
-            raise UsageError(f"in_flight {in_flight} and waiting_max {waiting_max} must be at least 1")
+        check_whole(1, in_flight=in_flight, waiting_max=waiting_max)
         self._runtime = runtime
         self._tasks = tasks
         self._in_flight = in_flight

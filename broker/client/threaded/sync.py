@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import trio
 
+from broker.client.checks import check_seconds
 from broker.client.consuming.consumer import Consumer as TrioConsumer
 from broker.client.message import Message, MessageView, SendResult
 from broker.client.producing.producer import Producer as TrioProducer
@@ -100,7 +102,11 @@ class Consumer(ThreadedConsumer, _Block):
             yield self._handover.arrived(self._thread.call(self._handover.take, batch=True))
 
     def poll(self, timeout_s: float) -> MessageView | None:
-        """Return the next message, None if none came within so many seconds; the one before is done with."""
+        """Return the next message, None if none came within so many seconds; the one before is done with.
+
+        Raises UsageError for a negative time.
+        """
+        check_seconds(0, math.inf, timeout_s=timeout_s)
 
         async def take() -> list[MessageView]:
             with trio.move_on_after(timeout_s):

@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from broker.client.checks import check_kind
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
@@ -11,7 +12,8 @@ from broker.trace import TraceWriter
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """The way to a cluster: name servers, runtime, TLS, account, trace. `ClientCore` checks and uses them."""
+    """The way to a cluster: name servers, runtime, TLS, account, trace. Raises UsageError for one that is of another
+    class; `ClientCore` checks the addresses."""
 
     name_servers: str | Sequence[str]
     """Addresses ``host:port``: a list, or one text with ``;`` or ``,`` between them."""
@@ -23,6 +25,11 @@ class ConnectionOptions:
     """Signs all requests (docs/security.md)."""
     trace: TraceWriter | None = None
     """Records what the client asks and learns (docs/trace-format.md)."""
+
+    def __post_init__(self) -> None:
+        check_kind(ssl.SSLContext | None, tls=self.tls)
+        check_kind(Credentials | None, credentials=self.credentials)
+        check_kind(TraceWriter | None, trace=self.trace)
 
     def chosen_runtime(self) -> Runtime:
         """Return the runtime that was given, or a new one on Trio."""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from broker.client.checks import check_kind
 from broker.client.errors import (
     BrokerError,
     ClientClosed,
@@ -165,8 +166,11 @@ def parse_name_servers(addresses: str | Sequence[str]) -> list[str]:
 
     Raises UsageError when there is none, and for one that is not host:port.
     """
+    check_kind(Sequence, name_servers=addresses)
     if isinstance(addresses, str):
         addresses = addresses.replace(",", ";").split(";")
+    for address in addresses:
+        check_kind(str, name_server=address)
     found = [address.strip() for address in addresses if address.strip()]
     if not found:
         raise UsageError("no name server address was given")
