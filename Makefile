@@ -9,6 +9,7 @@ STAMP := $(VENV)/.installed
 # Tests run in a process for each core; tests/conftest.py says which ones stay together.
 SHARED := --numprocesses auto
 ROOMS := raft log broker simulation spark_analysis tests benchmarks trivet.py
+STYLED := $(ROOMS) docs/checking-a-history.ipynb
 
 .PHONY: install demo test test-fast fast-check check fmt map site bench simulate fuzz interop lock clean
 
@@ -31,14 +32,14 @@ fast-check: $(STAMP)
 	$(BIN)/pytest -rs tests/log/test_loops.py
 
 check: $(STAMP)
-	$(BIN)/ruff format --check $(ROOMS)
-	$(BIN)/ruff check $(ROOMS)
+	$(BIN)/ruff format --check $(STYLED)
+	$(BIN)/ruff check $(STYLED)
 	$(BIN)/mypy $(ROOMS)
 	$(BIN)/lint-imports
 
 fmt: $(STAMP)
-	$(BIN)/ruff format $(ROOMS)
-	$(BIN)/ruff check --fix $(ROOMS)
+	$(BIN)/ruff format $(STYLED)
+	$(BIN)/ruff check --fix $(STYLED)
 
 # Which room imports which, as docs/imports.svg shows it.
 map: $(STAMP)
