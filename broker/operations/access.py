@@ -28,7 +28,7 @@ from broker.remoting.node_status import decode_node_status
 
 State = Literal["in force", "other accounts", "other secrets", "no accounts", "does not tell"]
 _RIGHTS_DIGITS: Final = 16
-"""The digits of an `Accounts.digest` that come from all but the secrets."""
+"""The number of leading digits of an `Accounts.digest` that depend on everything but the secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class AccountRights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The verdict on an account and a topic or consumer group: what it may do there, and the rule that says so."""
+    """What an account may do with one topic or consumer group, and the rule that says so."""
 
     access_key: str
     kind: str
@@ -96,7 +96,7 @@ def check_account(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAccounts:
-    """By which accounts a server goes, compared with a file's. ``why`` is the reason why it does not tell."""
+    """Whether a server uses the accounts of a file. ``why``: the reason, where it does not tell."""
 
     address: str
     server: Literal["broker", "name server"]

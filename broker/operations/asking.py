@@ -1,8 +1,7 @@
 """Questions to broker groups: any member takes them, and several may be under way at once.
 
 A member forwards what only its leader can do, so the next one is asked when one fails. A group that has no leader now
-answers nothing. It keeps the others from nothing: `Groups.ask` goes on without it, and `Groups.missing` names it when
-an operation is over.
+answers nothing. `Groups.ask` goes on without it, and `Groups.missing` names it when an operation is over.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

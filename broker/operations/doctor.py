@@ -16,7 +16,8 @@ from broker.remoting.node_status import NodeStatus, loss_in_words
 Severity = Literal["fault", "warning", "note"]
 
 CLOCKS_APART_MS: Final = 1_000
-"""Between nodes; more is seen in times of messages, and in delayed ones after a failover."""
+"""Clocks of nodes that differ by more are a warning: store times jump at a failover, and delayed messages come early or
+late."""
 DISK_USED_PERCENT: Final = 75
 """From here on a node deletes its oldest files whatever their age (`retention.disk_clean_percent`)."""
 FILES_USED_PERCENT: Final = 80
@@ -30,7 +31,7 @@ _DAY_MS: Final = 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was found: a fault does harm now, a warning will, a note may be meant so.
+    """One thing that was found: a fault does harm now, a warning will do harm later, a note may be intended.
 
     ``check`` is the name of the check, ``about`` the node, server or group that it is about, ``advice`` what to do.
     """
@@ -91,7 +92,7 @@ def _name_servers(examination: Examination) -> _Findings:
                 severity,
                 server.address,
                 f"does not answer: {server.failure}",
-                "start it, or name it no more",
+                "start it, or take it out of the lists of name servers",
             )
     if not answering:
         return
@@ -213,12 +214,12 @@ def _addresses(examination: Examination) -> _Findings:
             yield (
                 "fault",
                 node.address,
-                "clients are given an address that is no machine's",
+                "clients are given an address to which nobody can connect",
                 "set node.advertise to an address that clients reach",
             )
         elif _is_loopback(host) and (remote or several):
             # Such an address leads a client that comes from elsewhere to its own machine.
-            others = f"clients come from {remote[0]}" if remote else "others have addresses of a network"
+            others = f"clients come from {remote[0]}" if remote else "other nodes are on other machines"
             yield (
                 "fault",
                 node.address,
@@ -234,7 +235,7 @@ def _addresses(examination: Examination) -> _Findings:
             "note",
             "all nodes",
             "only clients on this machine can connect",
-            "set node.advertise before others are to",
+            "set node.advertise before clients on other machines connect",
         )
 
 
@@ -279,7 +280,7 @@ def _damage(examination: Examination) -> _Findings:
             yield (
                 "fault",
                 node.address,
-                f"{status.damage_left} entries are damaged on its disk, and no other node has lent them yet",
+                f"{status.damage_left} entries are damaged on its disk, and no other node has sent them whole yet",
                 "start the nodes that are down (docs/operations.md, damage in running nodes)",
             )
 
@@ -341,7 +342,7 @@ def _subscriptions(examination: Examination) -> _Findings:
                 "fault",
                 group.name,
                 f"its members subscribe to different things of topic {conflict.topic}: {wanted}",
-                "give them the same subscription, or groups of their own; messages pass by those they are for",
+                "give them the same subscription, or consumer groups of their own: until then they miss messages",
             )
 
 
@@ -384,7 +385,7 @@ def _replicas(examination: Examination) -> _Findings:
             yield (
                 "note",
                 broker,
-                f"it has {len(leader.voters)} voters, which bear no more deaths than {len(leader.voters) - 1}",
+                f"it has {len(leader.voters)} voters, and survives no more deaths than with {len(leader.voters) - 1}",
                 "add or remove one",
             )
         # Only the leader knows how far its peers are.

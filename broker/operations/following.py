@@ -27,8 +27,8 @@ class Follower:
     async with Follower(admin, "topic") as follower:
         messages = await follower.take()
 
-    It raises UsageError for tags that cannot be; entering it NoRoute for an unknown topic, BrokerError for a condition
-    that the broker cannot read, ClientError.
+    Making one raises UsageError for tags that are not valid; entering it raises NoRoute for an unknown topic,
+    BrokerError for a condition that the broker cannot read, or ClientError.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class Follower:
         return await self._consumer.__aexit__(kind, error, traceback)
 
     async def _check(self, queue: MessageQueue, begin: int) -> None:
-        """Pull once: what is refused for good, a condition that cannot be read say, would be refused again and again.
+        """Pull once, so that a condition which the broker will never accept is reported at once instead of being tried
+        for ever.
 
         Raises BrokerError.
         """

@@ -44,7 +44,7 @@ from log.formats.message_id import parse_offset_message_id
 LIMIT = 32
 """Messages that are found unless the caller says otherwise."""
 LIMIT_MAX = 10_000
-"""More would fill the memory of who asks."""
+"""More messages at once would fill this process's memory."""
 
 What = Literal["waits", "delivered", "half", "given up", "stored", "retried", "dead letter"]
 State = Literal["consumed", "not consumed", "not subscribed", "filtered", "broadcast"]
@@ -71,7 +71,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumption:
-    """The fate of a message in one consumer group, as its offset and its members' subscriptions say."""
+    """Whether one consumer group has consumed a message, as far as its offset and its members' subscriptions tell."""
 
     group: str
     state: State

@@ -7,14 +7,14 @@
 Each step looks at what there is and does what follows, so a move that was broken off goes on where it was:
 
 1. The target has no such topic: it gets one, as the source has it.
-2. The source lets clients write: it does not any more. It is the route that tells producers; what comes with an old one
-   is taken all the same, as RocketMQ's brokers do.
+2. The source lets clients write: it does not any more. Producers learn it from their routes; sends by an old route are
+   still taken, as RocketMQ's brokers do.
 3. It waits until no producer can have the old route any more and nothing has come for as long, until each consumer
    group has read everything there, and until nothing hidden waits there that may yet become a message of the topic.
 4. The source deletes the topic.
 
-What is sent back for a retry is a message of the consumer group's retry topic, which stays. Consumer groups that nobody
-asks for here any more must be named to be left out, and so must those that broadcast, whose offsets no broker has.
+What is sent back for a retry is a message of the consumer group's retry topic, which stays. A consumer group that is
+not used any more must be named, or the move waits for it; so must one that broadcasts, as no broker has its offsets.
 """
 
 from collections.abc import Collection

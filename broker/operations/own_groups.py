@@ -1,4 +1,4 @@
-"""The consumer groups under which operations themselves read, which nobody wants to see among the users' own."""
+"""The consumer groups that operations themselves use, which lists of the users' own leave out."""
 
 from typing import Final
 

@@ -3,8 +3,8 @@
 A queue in which a consumer group has no offset yet counts from where its first pull would begin, as brokers and clients
 have it: at the queue's first message as long as that is kept, whatever the members want; later where they want to begin
 (CONSUME_FROM_LAST_OFFSET: at the end, so that there is no lag), and at the first message that is kept where nobody says
-so. Brokers send members that want it to the end of a queue, too, whose first message is kept and more than a GiB of log
-behind: this they tell only to members, and here it counts as lag.
+so. There is one exception: a member that wants to begin at the end is sent there even if the first message is kept,
+when it lies more than a GiB of log behind. Brokers tell this only to members, so here it counts as lag.
 """
 
 from collections.abc import Collection, Mapping

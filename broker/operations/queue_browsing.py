@@ -20,7 +20,7 @@ from log.formats.record import Host
 MESSAGES_AT_ONCE = 32
 """Messages of one pull, RocketMQ's own limit of what it reads from the page cache."""
 ATTEMPTS = 8
-"""A pull that fails is repeated at another member, so often in a row: an election takes a second or two."""
+"""A pull that fails is repeated at another member, at most this often in a row: an election takes a second or two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,9 @@ async def read_queue(
 
 
 def number_in(text: str) -> int | None:
-    """Return a number that clients should have written, no longer than a time in milliseconds; None for other text."""
+    """Return the number in a property that clients write, with at most as many digits as a time in milliseconds; None
+    for any other text.
+    """
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 

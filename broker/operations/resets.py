@@ -129,8 +129,8 @@ def planned_reset(
 
 
 async def reset(groups: Groups, group: str, resets: Sequence[QueueReset]) -> list[QueueReset]:
-    """Have the consumer group go where a preview said, in all queues; those that stay where they are, too, as their
-    members may have read ahead.
+    """Have the consumer group go where a preview said, in all queues. Queues whose offset stays are ordered, too: their
+    members may have read ahead of it.
 
     Returns the resets of the broker groups that have done all of theirs. In those that are missing afterwards some
     queues may have been sent there. Raises BrokerError for an offset that is not kept any more, ClientError.

@@ -119,7 +119,7 @@ def plan_topic(
 
 
 async def what_it_changes(groups: Groups, wanted: NewTopic) -> list[str]:
-    """Return the broker groups that have the topic already, and otherwise than it is to be. Raises ClientError."""
+    """Return the broker groups that have the topic already, with other settings than wanted. Raises ClientError."""
     found = await groups.ask(lambda name: _config(groups, name, wanted.topic), wanted.groups)
     as_wanted = (wanted.queues, wanted.queues, wanted.perm, wanted.ordered)
     return [

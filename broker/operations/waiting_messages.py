@@ -25,7 +25,7 @@ from broker.state.topic_rules import HALF_OPERATIONS_TOPIC, HALF_TOPIC, SCHEDULE
 LIMIT = 100
 """Messages of each kind that are told, unless the caller says otherwise."""
 OPERATIONS_READ_MAX = 10_000
-"""Operation messages that are looked at to find out which half messages are decided."""
+"""At most this many operation messages are read to find out which half messages are decided."""
 PROGRESS_GROUP = "CID_RMQ_SYS_TRANS"
 """Its consumer offsets in both topics of transactions tell what is over (broker/transactions)."""
 

@@ -20,12 +20,12 @@ async def cluster(seat: Seat, parameters: Nothing) -> Snapshot:
 
 
 async def doctor(seat: Seat, parameters: Nothing) -> Diagnosis:
-    """Tells what is wrong with it, or will be, and what to do."""
+    """Return the doctor's findings: what is wrong with the cluster, or will be, and what to do."""
     return await diagnose(seat.admin)
 
 
 async def transfer(seat: Seat, heir: Heir) -> None:
-    """Have another node lead."""
+    """Have another node lead its group. Raises ClientError."""
     await seat.admin.transfer_leadership(heir.node, heir.group)
 
 

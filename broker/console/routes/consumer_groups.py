@@ -74,7 +74,7 @@ async def describe(seat: Seat, parameters: OneGroup) -> InPart[GroupDetail]:
 
 
 async def preview(seat: Seat, parameters: Elsewhere) -> InPart[list[QueueReset]]:
-    """Tells what a reset would skip and repeat."""
+    """Return what a reset would skip and repeat; nothing is changed. Raises ClientError."""
     target = Target(
         kind=parameters.kind, value=parameters.value, broker=parameters.broker, queue=parameters.queue
     )
@@ -84,7 +84,7 @@ async def preview(seat: Seat, parameters: Elsewhere) -> InPart[list[QueueReset]]
 
 
 async def order_reset(seat: Seat, parameters: Ordered) -> InPart[list[QueueReset]]:
-    """Do what a preview said, whatever the consumer group has consumed since."""
+    """Set the offsets that a preview showed, whatever the consumer group has consumed since."""
     resets = [
         QueueReset(
             broker=one.broker,

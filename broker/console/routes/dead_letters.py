@@ -43,7 +43,7 @@ async def list_all(seat: Seat, parameters: Nothing) -> InPart[list[DeadLetters]]
 
 
 async def count(seat: Seat, parameters: OneGroup) -> InPart[DeadLetters]:
-    """Counts those of one consumer group."""
+    """Return how many dead letters a consumer group has. Raises ClientError."""
     return await in_part(seat, lambda groups: count_dead_letters(groups, parameters.group))
 
 

@@ -49,7 +49,7 @@ class ReportList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_reports(seat: Seat, parameters: Nothing) -> ReportList:
-    """The newest ones. Raises NotThere without a directory."""
+    """Return the newest reports. Raises NotThere without a directory."""
     directory = _directory(seat.options.reports)
     return await trio.to_thread.run_sync(_list, directory, abandon_on_cancel=True)
 

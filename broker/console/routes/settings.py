@@ -29,7 +29,7 @@ async def list_settings(seat: Seat, parameters: Nothing) -> InPart[list[NodeSett
 
 
 async def change(seat: Seat, parameters: Changed) -> list[str]:
-    """Change one; returns the addresses of the nodes that did."""
+    """Change a setting; returns the addresses of the nodes that have changed it. Raises ClientError."""
     return await change_settings(seat.admin, {parameters.name: parameters.value}, address=parameters.address)
 
 

@@ -126,7 +126,7 @@ async def create(seat: Seat, parameters: NewTopic) -> InPart[TopicStats]:
         wanted = plan_topic(groups, parameters.topic, queues=parameters.queues, ordered=parameters.ordered)
         if others := await what_it_changes(groups, wanted):
             raise InUse(
-                f"topic {wanted.topic} is there, and otherwise, in {', '.join(others)}: its page changes it"
+                f"topic {wanted.topic} exists with other settings in {', '.join(others)}: change it on its page"
             )
         await create_topic(groups, wanted)
         return await topic_stats(groups, parameters.topic)

@@ -55,7 +55,7 @@ class Rights:
     ] = None
 
     def given_to(self, fields: dict[str, object]) -> dict[str, object]:
-        """The fields of an account with these rights. Raises CommandError."""
+        """Return the fields of an account with these rights. Raises CommandError."""
         given = {
             "admin": self.admin,
             "default_topic_permission": self.default_topic,
@@ -103,8 +103,8 @@ def add(
     """Add an account to a file, which is made if there is none. It may do only what is given.
 
     Its secret key is asked for at the terminal, or taken from --secret-file or TRIVET_NEW_SECRET_KEY; it is never
-    shown. The file as it will be is checked before it replaces the old one, at once; remarks in it stay. Servers that
-    read it take the change within five seconds: `trivet acl status`.
+    shown. The new file is checked before it replaces the old one in one step; comments in it stay. Servers that read it
+    take the change within five seconds: `trivet acl status`.
     """
     from broker.operations.access import add_account
 
@@ -129,8 +129,8 @@ def update(
 ) -> int:
     """Change what is given of an account in a file; the rest stays as it is.
 
-    --topic NAME=default takes back what is written for a topic. The account is written anew: remarks within it go, all
-    others stay.
+    --topic NAME=default takes back what is written for a topic. The account is written anew: comments inside it are
+    lost, all others stay.
     """
     from broker.operations.access import show_account, update_account
 
@@ -184,7 +184,7 @@ async def status(*, file: AccountsFile, servers: Servers = DEFAULT_SERVERS, json
 
 
 def _with_secret(fields: dict[str, object], secret: str) -> AccountEntry:
-    """The account. Raises CommandError for one that no server takes, which never names the secret."""
+    """Return the account. Raises CommandError, whose text never has the secret, for one that no server takes."""
     import msgspec
 
     from broker.access.accounts import AccountEntry

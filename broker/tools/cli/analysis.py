@@ -23,7 +23,10 @@ class _Following:
         Parameter(help="Judge the traces of one PATH while they are written, until something is wrong."),
     ] = False
     settle: Annotated[
-        float, Parameter(help="With --follow: recorders write down within so many seconds what they hold.")
+        float,
+        Parameter(
+            help="With --follow: the longest time in seconds that recorders keep records before they write them."
+        ),
     ] = 2.0
     quiet: Annotated[
         float | None,
@@ -31,7 +34,7 @@ class _Following:
     ] = None
 
     def check(self) -> None:
-        """Raise CommandError for times that cannot be waited."""
+        """Raise CommandError for times that are not above 0."""
         if not 0 < self.settle < math.inf:
             raise CommandError(f"--settle {self.settle:g}: seconds, more than 0", USAGE)
         if self.quiet is not None and not self.quiet > 0:
@@ -80,7 +83,10 @@ def analyze(
         ),
     ] = None,
     drained: Annotated[
-        bool, Parameter(help="At the end readers have read every queue to its end: what nobody saw is lost.")
+        bool,
+        Parameter(
+            help="Readers have read every queue to its end, so an acknowledged message that nobody saw is lost."
+        ),
     ] = False,
     spark: Annotated[
         bool, Parameter(help="Ask Spark for short histories, too, which this process judges by itself.")
@@ -129,7 +135,7 @@ def analyze(
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """Says what is missing where the analysis cannot be imported. Raises CommandError."""
+    """Turns a failed import of the analysis into a message that says what to install. Raises CommandError."""
     try:
         yield
     except ImportError as error:

@@ -41,9 +41,9 @@ async def backup(
 ) -> int:
     """Copy all that a running group has committed by now into DIRECTORY.
 
-    The group goes on serving. A directory with an earlier backup of the group gets only what is newer, and one that
-    broke off is gone on with. Until the new one is complete the earlier one can be restored. Needs an administrator's
-    account where there are accounts. `trivet backup verify DIRECTORY` checks every byte.
+    The group goes on serving. A directory with an earlier backup of the group gets only what is newer; a copy that
+    broke off goes on where it was. Until the new one is complete the earlier one can be restored. Needs an
+    administrator's account where there are accounts. `trivet backup verify DIRECTORY` checks every byte.
     """
     from broker.backups.copying import BackupCopy
     from broker.backups.directory import BackupWriter
@@ -77,7 +77,7 @@ async def backup(
 
 @app.command
 def verify(directory: _Directory, /, *, json: AsJson = False) -> int:
-    """Check every checksum, every entry and the state of a backup, which nothing is asked of but its files."""
+    """Check every checksum, every entry and the state of a backup. It reads only the files and asks no server."""
     from broker.backups.directory import Backup
     from broker.state.release import THIS_RELEASE
 
@@ -94,7 +94,7 @@ def restore(
     config: Annotated[Path, Parameter(help="The settings with which the node will be started.")],
     yes: Yes = False,
 ) -> int:
-    """Make the store of one node of a backup, at the place that its settings say.
+    """Make the store of one node from a backup, at the place that the node's settings name.
 
     Do so for every node of the new group, each with its own settings, which have the same new `raft.lineage`; then
     start them. The whole backup is checked before anything is written, and the place must be empty.

@@ -32,7 +32,10 @@ def chaos(
     ),
     seed: Annotated[int | None, Parameter(help="Draws the schedule; a random one by default.")] = None,
     kills: Annotated[
-        int, Parameter(help="Instead of a schedule so many SIGKILLs, each measured until an acknowledgement.")
+        int,
+        Parameter(
+            help="Instead of a schedule this many SIGKILLs; measures the time from each to the next acknowledgement."
+        ),
     ] = 0,
     nodes: Annotated[Literal[3, 5], Parameter(help="Machines, each with a broker of every group.")] = 3,
     groups: Annotated[

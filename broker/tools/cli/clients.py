@@ -22,8 +22,8 @@ async def list_clients(
 ) -> int:
     """List the connected clients by group, with their addresses, languages and versions.
 
-    Shown are those that announce a group: all but programs that only look. Broker groups that do not answer are named,
-    and the exit code is 1.
+    Clients that announce no consumer or producer group, such as tools, are not shown. Broker groups that do not answer
+    are named, and the exit code is 1.
     """
     from broker.operations.clients import connected_clients
 

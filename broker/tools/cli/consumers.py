@@ -35,7 +35,7 @@ async def list_groups(
     """List the consumer groups with their members, topics and lag: the messages that each has yet to consume.
 
     A queue in which a group has no offset yet counts from where its first pull would begin. Broker groups that do not
-    answer, for want of a leader, are named, and the exit code is 1.
+    answer, because they have no leader, are named, and the exit code is 1.
     """
     from broker.operations.consumer_groups import list_groups
 
@@ -124,7 +124,7 @@ async def lag(
 ) -> int:
     """Show how far a consumer group lags, by queue and in all: messages, and how long the oldest of them has waited.
 
-    Broker groups that do not answer, for want of a leader, are named, and the exit code is 1.
+    Broker groups that do not answer, because they have no leader, are named, and the exit code is 1.
     """
     from broker.operations.consumer_groups import describe_group
 
@@ -157,7 +157,7 @@ async def reset(
     ] = None,
     offset: Annotated[int | None, Parameter(help="This offset.")] = None,
     by: Annotated[
-        int | None, Parameter(help="So many messages on from where it is; back if negative.")
+        int | None, Parameter(help="This many messages on from where it is; back if negative.")
     ] = None,
     queue: OnlyQueue = None,
     broker: OnlyBroker = None,
@@ -169,9 +169,9 @@ async def reset(
     """Send a consumer group elsewhere in a topic, after showing what that skips or repeats.
 
     Give one of --to, --at, --offset and --by. Members that run follow at their next pull; without members it goes on
-    there when one comes. Offsets outside of what a queue keeps mean its first or its end. Broker groups that do not
-    answer, for want of a leader, keep the others from nothing; they are named, and the exit code is 1: the same command
-    goes on with them, but for --by, which is refused then.
+    there when one comes. Offsets outside of what a queue keeps mean its first or its end. The reset is done in all
+    other broker groups if some do not answer, because they have no leader. These are named, and the exit code is 1: run
+    the same command again for them. With --by nothing is done then, as a repetition would shift the others again.
     """
     from broker.operations.resets import preview_reset
     from broker.operations.resets import reset as order
@@ -217,7 +217,8 @@ async def delete(
     """Delete a consumer group: its settings, its offsets, its retry topic.
 
     One with members is refused, as each of them would make it anew at its next heartbeat. Broker groups that do not
-    answer, for want of a leader, keep it; they are named, and the exit code is 1: the same command goes on with them.
+    answer, because they have no leader, keep it. They are named, and the exit code is 1: run the same command again for
+    them.
     """
     from broker.operations.consumer_groups import delete_group
 

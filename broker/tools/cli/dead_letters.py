@@ -72,7 +72,7 @@ async def redrive(
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
-    """Send a consumer group's dead letters to it again, with no retries behind them; no other one gets them.
+    """Send a consumer group's dead letters to it again, as if never retried; no other consumer group gets them.
 
     They stay where they are until `trivet dlq purge`, or until they are too old. What was sent is noted at the brokers,
     so that the next call goes on behind it. Those of broker groups that do not answer are left, and the exit code is 1.

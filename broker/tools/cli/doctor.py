@@ -23,7 +23,7 @@ async def doctor(
 
     It looks at name servers, nodes, names, the addresses that clients are given, replicas, clocks, disks, open files,
     releases and formats, certificates, and at members of consumer groups that subscribe to different things. A fault
-    does harm now, a warning will, a note may be meant so. The exit code is 1 if there is a fault.
+    does harm now, a warning will do harm later, a note may be intended. The exit code is 1 if there is a fault.
 
     Name servers forget a broker group of which all nodes are gone: name those that must be there with --expect.
     """

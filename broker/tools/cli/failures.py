@@ -1,6 +1,6 @@
-"""Exceptions that are news for the user rather than bugs, and the words for them.
+"""Exceptions that a user can cause or mend, rather than bugs, and the words for them.
 
-They are named and not imported: a wrong word on the command line need not wait for the client and the cluster to load.
+They are given by name and not imported, so that a mistyped command fails at once, without loading client and cluster.
 """
 
 import errno
@@ -64,7 +64,7 @@ def _loaded(names: tuple[str, ...]) -> tuple[type[BaseException], ...]:
 
 
 def _describe_group(group: BaseExceptionGroup[BaseException]) -> Failure | None:
-    """The first failure if all are expected, else None. Beside an interruption the others are what came of it."""
+    """The first failure if all are expected, else None. Errors that come with an interruption are its consequences."""
     failures = [describe(error) for error in group.exceptions]
     expected = [failure for failure in failures if failure is not None]
     if len(expected) < len(failures):

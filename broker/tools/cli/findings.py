@@ -104,7 +104,9 @@ def shrink_finding(failed: Result, directory: Path, budget: ShrinkBudget, judge:
 
 
 def _cpu_s() -> float:
-    """The CPU seconds of this process and of those that it began and waited for: a busy machine changes nothing."""
+    """The CPU seconds of this process and of its children that have ended; unlike time, these do not depend on how busy
+    the machine is.
+    """
     return sum(os.times()[:4])
 
 

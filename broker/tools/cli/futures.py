@@ -22,11 +22,11 @@ class Futures:
     """The futures of one run. Pass `explore` to `run_world`, and call `ended` when that has returned."""
 
     def __init__(self, seen: set[str], futures_max: int, outcome: Callable[[Result, float], Any]) -> None:
-        """`seen` are the states that the batch knows of; those of this run are added. `outcome` turns a child's result
-        and its CPU seconds into what its parent is sent, pickled."""
+        """`seen` are the states that the batch knows of; those of this run are added. `outcome` makes, of a child's
+        result and its CPU seconds, the object that is sent to its parent, pickled."""
         self.new_states: list[str] = []
         self.outcomes: list[Any] = []
-        """One for each future."""
+        """What `outcome` made of each future."""
         self._seen = seen
         self._left = futures_max
         self._outcome = outcome

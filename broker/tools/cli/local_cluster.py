@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.tools.cluster.local import LocalCluster
 
 NODES_MAX = 9
-"""More than a group ever needs. Each node is a process, and a typing mistake must not start hundreds of them."""
+"""More nodes than a group ever needs. Each node is a process, and a typing mistake must not start hundreds of them."""
 PROCESSES_MAX = 27
 
 
@@ -36,12 +36,13 @@ class _Page:
     writable: Annotated[
         bool,
         Parameter(
-            negative="", help="Whether that page may change anything; DIR/console.jsonl says what was."
+            negative="",
+            help="Whether that page may change anything; changes are written down in DIR/console.jsonl.",
         ),
     ] = False
 
     def check(self) -> None:
-        """Raise CommandError for options that cannot be, or where the page's libraries are missing."""
+        """Raise CommandError for options that do not go together, or where the page's libraries are missing."""
         from broker.tools.cli.console import require_console
 
         if not 0 <= self.console_port <= 65535:

@@ -176,7 +176,7 @@ async def consume(
     from broker.tools.cli.signals import stop_signals, until
 
     check_stops(count, timeout_s)
-    tell_warnings()  # such as of a topic that does not exist yet: its reader waits, a person may have mistyped it
+    tell_warnings()  # such as that the topic does not exist: the reader waits for it, and a person may have mistyped it
     consumed = 0
     with stop_signals() as stopped:
         async with (

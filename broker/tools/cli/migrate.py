@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LOOK_EVERY_S: Final = 1.0
 """DLedger notes what is committed every three seconds."""
 _REST: Final = 3
-"""A broker that runs is let alone for so many times as long as a look at it has taken."""
+"""Looks at a broker that runs are this many times as far apart as one of them takes."""
 
 
 def migrate(
@@ -79,7 +79,7 @@ def migrate(
 
     Messages keep their offsets; those of a store keep their bytes and all ids, too. Topics, consumer groups, consumer
     offsets, delayed messages and open transactions come along. The source is only read, and every message of it is
-    checked. A copy that broke off is gone on with.
+    checked. Run the same command again to go on with a copy that broke off.
     """
     from broker.migration.source import Source
 

@@ -42,7 +42,7 @@ StopTimeout = Annotated[
 
 
 def check_stops(count: int | None, timeout_s: float = math.inf) -> None:
-    """Raises CommandError for a --count or --timeout that says nothing."""
+    """Raises CommandError for a --count below 1, or a --timeout that is not above 0."""
     if count is not None and count < 1:
         raise CommandError(f"--count {count}: at least 1", USAGE)
     if not timeout_s > 0:
@@ -57,7 +57,7 @@ def _env(name: str, help: str) -> Parameter:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Encryption:
-    """The options that encrypt a command's connections, and say how it finds out whom it talks to."""
+    """The options that encrypt a command's connections and verify its servers."""
 
     tls: Annotated[bool, Parameter(negative="", env_var="TRIVET_TLS", help="Encrypt all connections.")] = (
         False

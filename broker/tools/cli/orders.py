@@ -21,7 +21,7 @@ def naming(option: str) -> Iterator[None]:
     try:
         yield
     except InUse as error:
-        raise CommandError(f"{error}; {option} insists", FAILED) from None
+        raise CommandError(f"{error}; {option} does it all the same", FAILED) from None
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -86,7 +86,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Names and what there is to say of each, line by line."""
+    """Print each name with its text, a line each."""
     told = [(visible(name), visible(text)) for name, text in facts]
     width = max((len(name) for name, _ in told), default=0)
     for name, text in told:

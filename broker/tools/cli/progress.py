@@ -49,7 +49,9 @@ class Progress:
 
     @contextlib.asynccontextmanager
     async def showing(self, state: Callable[[], str]) -> AsyncIterator[trio.Nursery]:
-        """Show what ``state`` returns again and again while the block lasts; tasks in its nursery end with it, too."""
+        """Show what ``state`` returns again and again while the block lasts; tasks in the nursery that it yields end
+        with the block.
+        """
         import trio
 
         async def keep_showing() -> None:

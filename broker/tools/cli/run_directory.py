@@ -19,7 +19,7 @@ from log.files.private_files import FILE_MODE, make_directories
 UNDECIDED = 3
 
 _held: list[TextIO] = []
-"""Marks of directories that this process has taken, kept open, as a lock ends with its file."""
+"""Open files that lock the directories of this process; to close one would release its lock."""
 
 _VERDICTS = {0: "holds", 1: "VIOLATED", UNDECIDED: "undecided"}
 

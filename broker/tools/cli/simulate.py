@@ -25,7 +25,7 @@ _SECONDS, _JOBS = 60, 1
 _JOBS_MAX = 1024
 _FUTURES_MAX = 1000
 _SEED_DIGITS_MAX = 18
-"""The digits of a seed: a batch can be counted in a machine word."""
+"""The most digits of a seed: so the number of seeds in a batch fits into a machine word."""
 _FINDINGS = Path("simulation-findings")
 
 
@@ -48,7 +48,7 @@ class OfABatch:
     ] = False
 
     def check(self, *, is_batch: bool) -> None:
-        """Raise CommandError for what one run cannot have, or no machine."""
+        """Raise CommandError for options that one run cannot have, and for numbers that no machine can bear."""
         if not is_batch and self.jobs is not None:
             raise CommandError(
                 f"--jobs {self.jobs}: a batch can be spread over processes (--seeds A-B), one run cannot",
@@ -69,7 +69,9 @@ class Shrinking:
 
     shrink: Annotated[
         bool | None,
-        Parameter(help="Whether a finding is reduced to what it takes. By default all but that of --replay."),
+        Parameter(
+            help="Whether a finding is reduced to the faults that it needs. By default all but that of --replay."
+        ),
     ] = None
     shrink_runs: Annotated[int, Parameter(help="At most so many runs for shrinking a finding.")] = 200
     shrink_seconds: Annotated[

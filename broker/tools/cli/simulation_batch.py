@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _RERUN_EVERY = 20
 """One seed in so many, the first among them, is run again in a process with another hash seed."""
 _ALL_MARKS_FROM = 500
-"""A batch of so many seeds fails if it never reached one of the states of simulation/judges/marks.py."""
+"""A batch of at least this many seeds fails if it never reached one of the states of simulation/judges/marks.py."""
 _SHRUNK_OF_A_BATCH = 3
 """At most so many findings are shrunk: code that is broken throughout breaks in all of its seeds."""
 _AHEAD_OF_EACH_JOB = 8
@@ -63,7 +63,7 @@ class Batch:
     seeds: range
     seconds: int
     nodes: int | None
-    """None: as many as each seed draws."""
+    """The number of brokers; None: as many as each seed draws."""
     jobs: int
     directory: Path
     """Plans of findings go there."""
@@ -71,7 +71,7 @@ class Batch:
     futures_max: int = 0
     """Other futures of each run, at most."""
     wants_all_marks: bool = False
-    """The batch fails if it never reached one of the states of simulation/judges/marks.py, however small it is."""
+    """Whether even a small batch fails if it never reached one of the states of simulation/judges/marks.py."""
     states: set[str] = field(default_factory=set)
     """The states that the runs have come to, each behind the one before it."""
     reruns: int = 0

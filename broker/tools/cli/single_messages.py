@@ -184,7 +184,7 @@ async def trace(
 async def waiting(
     *,
     limit: Annotated[
-        int, Parameter(help="Of delayed and of half messages, at most so many, the first.")
+        int, Parameter(help="Show at most this many of each, delayed and half messages, the first to be due.")
     ] = 20,
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,

@@ -57,9 +57,9 @@ def status(
 ) -> int:
     """Show roles, terms, commit and applied indices, and the lag of each replica.
 
-    Where nodes run different releases, or groups write different formats, those are shown, too (docs/upgrading.md).
-    Lag is how many entries a replica has yet to apply of what its leader has committed. A replica that only its leader
-    knows, because it is down, is listed too; its lag is what the leader knows not to be there. A group that has
+    Where nodes run different releases, or groups write different formats, those are shown, too (docs/upgrading.md). Lag
+    is how many entries a replica has yet to apply of what its leader has committed. A replica that only its leader
+    knows, because it is down, is listed too; its lag is then what the leader does not know it to hold. A group that has
     no leader may be registered nowhere: name its brokers then. The exit code is 1 if a group has no serving leader,
     which is named, or a broker does not answer.
     """

@@ -31,10 +31,13 @@ async def move(
         bool, Parameter(negative="", help="Do not wait for delayed and half messages of whatever topic.")
     ] = False,
     drop_unread: Annotated[
-        bool, Parameter(negative="", help="Let messages go that no consumer group reads.")
+        bool, Parameter(negative="", help="Delete messages, too, that no consumer group has read.")
     ] = False,
     settle: Annotated[
-        float, Parameter(help="Seconds without a message until producers are taken to have the new route.")
+        float,
+        Parameter(
+            help="Seconds without a message after which all producers are taken to have the new route."
+        ),
     ] = 35.0,
     limit_s: Annotated[
         float | None, Parameter(name="--timeout", help="Give up waiting after so many seconds.")

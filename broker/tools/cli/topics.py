@@ -32,9 +32,9 @@ async def create(
 ) -> int:
     """Create a topic, or change it, and wait until the name server routes it.
 
-    Each group has so many queues of it: with several groups a topic has several times as many. A topic that is there,
-    and otherwise than it is to be, is changed only if you say so. Groups that cannot create it now, for want of a
-    leader, keep the others from nothing; they are named, and the exit code is 1: the same command goes on with them.
+    Each group has so many queues of it: with several groups a topic has several times as many. A topic that exists with
+    other settings is changed only if you say so. Groups that have no leader now cannot create it; all others do. They
+    are named, and the exit code is 1: run the same command again for them.
     """
     from broker.operations.topics import create_topic, plan_topic, what_it_changes
     from broker.state.topic_rules import InvalidNameError, check_topic_name
@@ -55,7 +55,7 @@ async def create(
         )
         # A topic that is there may have more queues, with messages in them that would not be read any more.
         if not yes and (changed := await what_it_changes(there, wanted)):
-            confirm(f"Topic {topic} is there, and otherwise, in {', '.join(changed)}. Change it?", yes=yes)
+            confirm(f"Topic {topic} exists with other settings in {', '.join(changed)}. Change it?", yes=yes)
         created = await create_topic(there, wanted)
     if json:
         made = {"topic": topic, "queues": queues, "permission": permission, "ordered": ordered}
@@ -110,7 +110,7 @@ async def describe(
 ) -> int:
     """Show the queues of a topic, with the offsets of the messages that they hold.
 
-    Groups that do not answer, for want of a leader, are named, and the exit code is 1.
+    Groups that do not answer, because they have no leader, are named, and the exit code is 1.
     """
     from broker.operations.topics import topic_queues
 
@@ -145,8 +145,8 @@ async def stats(
 ) -> int:
     """Show settings, messages and rates of a topic by broker group, and the consumer groups that read it.
 
-    Rates are those of the last minute. Groups that do not answer, for want of a leader, are named, and the exit code
-    is 1.
+    Rates are those of the last minute. Groups that do not answer, because they have no leader, are named, and the exit
+    code is 1.
     """
     from broker.operations.topics import topic_stats
 
@@ -196,9 +196,8 @@ async def alter(
 ) -> int:
     """Change what is given of a topic; the rest stays as it is.
 
-    With fewer queues than before, what the last ones keep is not read any more. Groups that cannot change it now, for
-    want of a leader, keep the others from nothing; they are named, and the exit code is 1: the same command goes on
-    with them.
+    With fewer queues than before, what the last ones keep is not read any more. Groups that have no leader now cannot
+    change it; all others do. They are named, and the exit code is 1: run the same command again for them.
     """
     from broker.operations.topics import alter_topic
 
@@ -240,8 +239,7 @@ async def delete(
     """Delete a topic everywhere, with its messages and the consumer offsets in it.
 
     A topic that consumers subscribe to now is refused: a broker that creates topics by itself would make it anew.
-    Groups that cannot delete it now, for want of a leader, keep it; they are named, and the exit code is 1: the same
-    command goes on with them.
+    Groups that have no leader now keep it. They are named, and the exit code is 1: run the same command again for them.
     """
     from broker.operations.topics import delete_topic
 

@@ -84,7 +84,7 @@ async def test_a_new_topic_changes_none_that_is_there(open_console: Open, broker
     await done(await page.post("/api/topics/Orders/create", queues=3))
     refused = await page.post("/api/topics/Orders/create", queues=2)
     assert (refused.status_code, refused.json()["kind"]) == (409, "in use")
-    assert refused.json()["error"] == "topic Orders is there, and otherwise, in g: its page changes it"
+    assert refused.json()["error"] == "topic Orders exists with other settings in g: change it on its page"
     assert len((await done(await page.get("/api/topics/Orders")))["brokers"][0]["queues"]) == 3
     assert audited(page)[-1]["outcome"] == "failed"
 
