@@ -26,7 +26,7 @@ _ENTRY_POINT: Final = re.compile(rf"{_OF_A_ROOM.pattern}:\w+")
 
 
 def place_in_wheel(place: Path) -> Path | None:
-    """Return where a file of the repository, of that place below its root, lies in the wheel; None if it does not."""
+    """Return the place in the wheel of a file at this place in the repository; None if the wheel does not have it."""
     if place == Path("trivet.py"):
         return Path("trivet/__init__.py")
     if place in (Path("broker/tools/wheel.py"), Path("broker/public/__init__.py")):

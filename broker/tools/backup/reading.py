@@ -1,7 +1,6 @@
 """A backup read from a running group by an administrator's client: from which node, how fast, and what if one fails.
 
-A follower is read where there is one: the leader has enough to do. A node that fails is no reason to give up while
-another answers, for the copy goes on where it is.
+A follower is read where there is one: the leader has enough to do. When a node fails, the copy goes on at another one.
 """
 
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from broker.client.transport.core import broker_error
 from broker.remoting.codes import ResponseCode
 
 _BUSY_S: Final = 10.0
-"""A node that cannot begin yet is asked for so long."""
+"""Seconds for which a node that cannot begin yet is asked again."""
 _ASK_AGAIN_S: Final = 0.1
 
 

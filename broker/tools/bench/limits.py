@@ -94,7 +94,7 @@ def _loopback_rate() -> float:
 
 def _send_all(sender: socket.socket) -> None:
     data = os.urandom(_CHUNK)
-    with contextlib.suppress(OSError):  # who receives was interrupted, and has closed both ends
+    with contextlib.suppress(OSError):  # the receiver was interrupted, and has closed both ends
         for _ in range(_LOOPBACK_BYTES // _CHUNK):
             sender.sendall(data)
 

@@ -13,7 +13,7 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def user_and_system_s(pids: Iterable[int]) -> tuple[float, float]:
-    """The two apart."""
+    """User and system time of the processes, apart, in seconds."""
     user = system = 0
     for pid in pids:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
@@ -29,15 +29,14 @@ def resident_mib(pid: int) -> float:
 
 
 def resident_without_mappings_mib(pid: int, store: Path) -> float:
-    """Resident memory beside mappings of files under ``store``, which the kernel takes back when it needs them, in
-    MiB."""
+    """Resident memory in MiB without mappings of files under ``store``, which the kernel can take back at any time."""
     resident_kib = 0
     of_store = False
     prefix = f"{store}/"
     for line in Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8", errors="replace").splitlines():
         first, _, rest = line.partition(" ")
         if not first.endswith(":"):
-            # It is the head of a mapping: address, permissions, offset, device, inode, path.
+            # A line that begins a mapping: address, permissions, offset, device, inode, path.
             of_store = prefix in rest
         elif first == "Rss:" and not of_store:
             resident_kib += int(rest.split()[0])

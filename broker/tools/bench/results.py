@@ -18,7 +18,7 @@ Flush = Literal["async", "sync"]
 
 
 class PythonBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """The build of the interpreter of servers and clients, as far as it tells."""
+    """How the Python of servers and clients was built, as far as it tells."""
 
     pgo: bool
     """Optimised by the profile of a run (``--enable-optimizations``): 0.8 to 0.95 of the CPU time of one without."""
@@ -76,7 +76,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     idle_cpu_percent: float | None = None
     """Share of one core, all three brokers and the name server together."""
     settings: tuple[Setting, ...] = ()
-    """Every setting tried where the best is reported."""
+    """Every setting that was tried, where only the best is reported."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

@@ -111,7 +111,7 @@ async def _batches(cluster: LocalCluster, scale: Scale) -> list[Measurement]:
             tried = []
             for batch, in_flight in settings:
                 await _send_batches(producer, body, batch, in_flight, scale.warm_up)
-                # Behind the warm-up, which opens connections and files and has the code run hot.
+                # Measured from here on: the warm-up has opened connections and files, and has run the code often.
                 used, own = cpu_s(pids), time.process_time()
                 rate = await _send_batches(producer, body, batch, in_flight, scale.batched)
                 tried.append(

@@ -8,8 +8,8 @@ to act on, or would take more than an operator would, does not fire and is not c
 
 - *new disk* waits for a moment in which every other node runs, is reached and holds everything: two nodes of a group
   that lose what they had are more than Raft promises to survive. While an operator waits no other fault begins.
-- *replace* adds a machine, promotes its nodes and removes those of another one. What it began is brought to its end,
-  whatever happens meanwhile, because the groups it leaves are such that operators would not leave either.
+- *replace* adds a machine, promotes its nodes and removes those of another one. Once begun it is always brought to
+  its end: no operator would leave a group halfway.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _ASK_AGAIN_S = 0.2
 _OPERATOR_WAITS_S = 20.0
 _START_S = 15.0
 _STARTS_INTERRUPTED = 0.25
-"""In this share of cases the next fault may come while a node starts and recovers."""
+"""In this share of starts the next fault may hit the node before it listens again."""
 
 Tell = Callable[[str], None]
 
@@ -60,10 +60,10 @@ class Faults:
         self._taken: dict[int, None] = {}
         self._cut_off: dict[int, int] = {}
         self._replacing: tuple[int, int] | None = None
-        """The machines that goes and that comes."""
+        """The machine that is being removed, and the one that replaces it."""
         self._name_server_down = False
         self._waiting = 0
-        """Operators who wait for a calm moment."""
+        """The number of operators' faults that wait for a moment in which the group can bear them."""
 
     async def do(self, fault: Fault) -> None:
         """Does one fault from its beginning to its end."""
@@ -84,7 +84,7 @@ class Faults:
         return False
 
     def release(self) -> None:
-        """Lets stopped processes go on: for the end of a run, however it came."""
+        """Lets paused processes go on; called at the end of a run, however it ends."""
         for node in self._cluster.nodes.values():
             if node.running:
                 self._cluster.signal(node.id, signal.SIGCONT)
@@ -183,7 +183,9 @@ class Faults:
         await self._with_machine(fault, act)
 
     async def _kill_all(self, fault: Fault) -> None:
-        """Their page cache stays, so that nothing acknowledged may be missing."""
+        """Kills the processes of all machines. Page caches survive that, so everything acknowledged must still be
+        there.
+        """
         machines = self._free()
         if not machines:
             return
@@ -227,7 +229,7 @@ class Faults:
             for node in self._on(machine):
                 await trio.to_thread.run_sync(shutil.rmtree, Path(node.settings.storage.path))
             self._start(machine)
-            # Until its nodes have recovered, no other may lose anything; they keep trying beyond that.
+            # No other machine may lose anything until the nodes have recovered, or the wait for that is over.
             with self._going_on(words), trio.move_on_after(_OPERATION_S):
                 for node_id in self._ids(machine):
                     await self._wait_full_member(node_id)
@@ -295,7 +297,7 @@ class Faults:
         return [other for other in self._cluster.layout.machines() if other != machine]
 
     def _links(self, machine: int, others: list[int], *, clients: bool) -> list[tuple[str, str]]:
-        """The ways from the nodes of a machine to those of others, and to the clients."""
+        """The links between the nodes of a machine and those of the others, and the clients' where wanted."""
         ends = [*self._ids(*others), *([CLIENTS] if clients else [])]
         return [(node, end) for node in self._ids(machine) for end in ends]
 

@@ -21,7 +21,9 @@ _ENTRIES_MAX: Final = 500_000
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedGroup:
-    """The remains of a group: its stores by node, the same up to ``last_index``, which began with these ``voters``."""
+    """The stores of a group after a run, by node, identical up to ``last_index``; the group began with these
+    ``voters``.
+    """
 
     name: str
     voters: Sequence[str]
@@ -39,7 +41,7 @@ class Recorded:
 
     @classmethod
     def below(cls, directory: Path) -> Self:
-        """Tell the traces in a directory apart, by what they say of themselves."""
+        """Sort the traces in a directory by what their headers say."""
         others: list[Path] = []
         replicas: dict[str, list[Path]] = {}
         for path in sorted(directory.glob(f"*{TRACE_SUFFIX}")):
@@ -93,7 +95,7 @@ def judge_clients(trace_directory: Path, groups: Sequence[JudgedGroup], *, at_mo
 
 
 def _learn(model: GroupModel, node: str, directory: Path, times: Sequence[int]) -> bool:
-    """Tells the model of all entries of a node's log that have a time; False if the log has lost its first one."""
+    """Adds all entries of a node's log that have a time to the model; False if the log's first entry was deleted."""
     entries = walk_entries(directory)
     try:
         for entry in entries:

@@ -22,7 +22,7 @@ from simulation.randomness import Random
 _TOPIC: Final = "Pulse"
 """The topic of sends that are not judged; those of the actors go to another one."""
 _ROLES: Final = ("leader", "leader", "leader", "follower", "all")
-"""The victims, each of them as probable."""
+"""Who may be killed; each is equally probable."""
 _SHARES: Final = {"median": 50, "p90": 90, "p99": 99, "longest": 100}
 
 
@@ -33,7 +33,7 @@ class Gaps(msgspec.Struct, kw_only=True):
     """By who was killed: leader, follower, all."""
     leader_ms: list[float] = []
     all_ms: list[float] = []
-    """Behind kills of all; they are started anew at once, and the gap has that start in it."""
+    """After kills of all machines. These are started again at once, so the gap includes their start."""
 
     def rows(self) -> list[tuple[str, str]]:
         """Returns the counts and distributions as a table of facts."""
@@ -64,7 +64,7 @@ class Kills:
             self._cluster.name_server_address, group="PULSE", send_timeout_s=60.0, attempt_timeout_s=1.0
         ) as producer:
             for number in range(1, count + 1):
-                await self._acknowledged(producer)  # it has a connection to the leader of the moment
+                await self._acknowledged(producer)  # it now has a connection to the present leader
                 await self._kill(producer, number)
                 await ready()
 
@@ -86,7 +86,8 @@ class Kills:
         begin_s = trio.current_time()
         for child in [cluster.kill_nowait(node) for node in victims]:
             await child.exited.wait()
-        # Without a majority nothing would be acknowledged; otherwise it is the others' way on that is measured.
+        # After a kill of all, nothing is acknowledged until they run again; otherwise the others are measured without
+        # the victim.
         if role == "all":
             self._start(victims)
         await self._acknowledged(producer)

@@ -32,12 +32,13 @@ from simulation.scheduler import SECOND
 from simulation.workload.names import TOPIC
 
 RECOVERY_S = 60.0
-"""Within this time after the last fault the group must serve, and again each replica and reader be up to date."""
+"""Seconds after the last fault within which the group must serve; replicas and readers then have as long again to catch
+up."""
 
 _CALM_LOAD_S = 2.0
 
 THIN_SHARE = 4
-"""A verdict is thin from one message of unknown outcome to so many acknowledged ones on."""
+"""With more than one message of unknown outcome for this many acknowledged ones the verdict is called thin."""
 
 Tell = Callable[[str], None]
 
@@ -59,7 +60,7 @@ class Summary(Counters, kw_only=True):
     entries_compared: int = 0
     bytes_compared: int = 0
     gaps: Gaps | None = None
-    """The kills that were asked for, and what they cost; None where a seed drew the faults."""
+    """The times without an acknowledgement after the kills that were asked for; None where a seed drew the faults."""
     warnings: list[str] = []
     """The reasons why the verdict says less than it seems to."""
     finding: str | None = None
@@ -110,7 +111,9 @@ class ChaosRun:
         self._tell = tell
 
     async def run(self) -> Summary:
-        """Everything but the traces' verdict. Raises ChaosFinding, and what keeps a cluster from starting."""
+        """Runs everything but the judgement of the traces by Spark. Raises ChaosFinding, and what keeps a cluster from
+        starting.
+        """
         begin = time.monotonic()
         try:
             async with open_network() as network:
@@ -205,7 +208,9 @@ class ChaosRun:
         await kills.run(self._kills, ready)
 
     def _warnings(self) -> list[str]:
-        """Says what the verdict cannot rest on. Much that is unknown proves little: it may be in the log or not."""
+        """Returns warnings about how little the verdict may prove: a message of unknown outcome may be in the log or
+        not.
+        """
         warnings = []
         acknowledged, unknown = self.summary.acknowledged, self.summary.unknown
         if unknown * THIN_SHARE > acknowledged:
@@ -252,7 +257,9 @@ class ChaosRun:
 
 
 def _behind_proxies(network: Network) -> Callable[[Settings], Settings]:
-    """The settings of a node, in which everybody else is found at a proxy, and the node itself by everybody else."""
+    """Returns a function that changes a node's settings, so that it finds all others at their proxies, and they find it
+    at its own.
+    """
     proxies: dict[str, str] = {}
 
     def proxied(node: str, address: str, *, peers: bool) -> str:

@@ -23,13 +23,13 @@ FAULT_KINDS: Final = (
 _SHARE: Final = 0.65
 """The share of kinds that a seed turns on: more than in the simulator, of which thousands of seeds are run."""
 ALL_KINDS_S: Final = 240
-"""A run of so many seconds has room for all kinds, and gets them."""
+"""A run of at least this many seconds gets faults of all kinds."""
 TRIES_MIN: Final = 3
 """Each kind is tried at least so often in such a run: an operator's fault may find no moment that a group can bear."""
 _TRIED_AGAIN_UNTIL: Final = 0.8
-"""The share of a run in which there is time for a fault that has to wait for its moment."""
+"""Faults that must wait for their moment begin within this share of a run, so that there is time for them."""
 _RARITY: Final = {"kill all": 4.0, "new disk": 3.0, "replace": 4.0, "name server": 3.0}
-"""Kinds after which a group needs a while, by how much rarer they are."""
+"""Kinds after which a group needs time to recover, and how many times rarer they are than others."""
 
 
 def draw_schedule(seed: int, seconds: float) -> tuple[Fault, ...]:

@@ -36,7 +36,7 @@ _ACTORS: Final[dict[str, Callable[[Load, Runtime, TraceWriter], Awaitable[None]]
     "auditor-1": audit,
     "auditor-2": audit,
 }
-"""By the name of their traces."""
+"""The actors, by the names of their traces."""
 AT_MOST_ONCE: Final = frozenset({"producer", "careful"})
 """Actors whose messages are stored once at most."""
 
@@ -63,13 +63,13 @@ class Workload:
         self._recording = recording
         self._random = random
         self._unread: dict[tuple[MessageQueue, int], None] = {}
-        """Queue and offset of what is acknowledged and was not read yet."""
+        """Queue and offset of each message that is acknowledged and was not read yet."""
         self._read: dict[tuple[MessageQueue, int], None] = {}
         self._everything_read = trio.Event()
         self._acknowledged = trio.Event()
 
     async def run(self) -> None:
-        """Sends, reads and asks until cancelled; once `load_stopped` is set without the first."""
+        """Sends, reads and asks until cancelled; sends no more once `load_stopped` is set."""
         async with trio.open_nursery() as nursery:
             for name, main in _ACTORS.items():
                 runtime = TrioRuntime(branch(self._random))

@@ -115,7 +115,7 @@ class _Line:
             raise ConnectFailed(self._address, _tls_reason(error)) from error
 
     def introduce(self, credentials: Credentials) -> None:
-        """Ask for a greeting, and sign from now on. Raises as `call`."""
+        """Get the server's greeting, and sign all later requests of this connection. Raises as `call`."""
         from broker.client.transport.credentials import Signer
         from broker.requests.greeting import PATIENCE_S, PROBE_CODE, PROBE_FIELDS, GreetingError
 

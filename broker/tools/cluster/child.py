@@ -49,8 +49,8 @@ class Child:
                 stdout=log_file,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                # A Ctrl-C in the terminal goes to the whole foreground group; who stops whom is the supervisor's
-                # business, or the last messages of a clean stop are lost.
+                # A Ctrl-C in the terminal goes to the whole foreground group; the supervisor alone decides when servers
+                # stop, so that the last messages of a clean stop are not lost.
                 start_new_session=True,
             )
 

@@ -60,7 +60,7 @@ class LocalClusterOptions:
     raft: RaftSettings = field(default_factory=RaftSettings)
     """Settings of every node's group; its peers are replaced."""
     change: Callable[[Settings], Settings] = lambda settings: settings
-    """Changes every node's settings at last."""
+    """Called for every node's settings, when all else is set."""
     trace_directory: Path | None = None
     """Replicas write ``nX.trace`` there; None for no traces."""
     metrics: bool = False
@@ -141,7 +141,8 @@ class Layout:
         self.nodes: dict[str, LocalNode] = {}
         self._ports = PortReservations(options.host)
         self._secret = secrets.token_urlsafe(24)
-        """Between these servers: with their peers, and with the name server. It costs nobody anything."""
+        """The secret between these servers, for peers and for the name server: they have one although nobody asked for
+        it."""
         self._machines = options.nodes
         try:
             self._make()

@@ -27,10 +27,10 @@ from broker.tools.cluster.layout import Layout, LocalClusterOptions, LocalNode
 from broker.tools.cluster.query import cluster_info, node_status
 
 READY_TIMEOUT_S = 120.0
-"""For machines with much else to do. A server that ends meanwhile is noticed at once."""
+"""Seconds, enough for a busy machine. A server that ends meanwhile is noticed at once."""
 STOP_GRACE_S = 15.0
 _ASK_AGAIN_S = 0.05
-"""Pause between two questions to servers that are not ready. Their readiness is theirs to tell; nothing is assumed."""
+"""Seconds between two questions to servers that are not ready: only what they answer counts as readiness."""
 
 _Found = TypeVar("_Found")
 

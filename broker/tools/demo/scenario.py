@@ -40,7 +40,7 @@ class DemoFailed(Exception):  # noqa: N818 - a finding, which may or may not be 
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """The events and figures of a demonstration, while it goes on those until now."""
+    """The events and figures of a demonstration; while it runs, those so far."""
 
     messages_sent: int = 0
     messages_of_unknown_outcome: int = 0
@@ -69,7 +69,8 @@ class Demonstration:
         self._lines = lines
         self._narrate = narrate
         self.failed_over = trio.Event()
-        """Set when the killed leader's successor has acknowledged a message: what disturbs a failover may begin."""
+        """Set when the killed leader's successor has acknowledged a message: from then on, other work does not disturb
+        the failover."""
         self.serving = trio.Event()
         """Set when the group serves, at the name server of `name_server_address`."""
         self.name_server_address = ""
