@@ -1,4 +1,4 @@
-"""Answers in JSON, and what becomes of errors: each says what it was, and whether trying again may help."""
+"""Answers in JSON, those for errors included: each error says what happened, and whether trying again may help."""
 
 import json
 from typing import Final
@@ -57,7 +57,7 @@ def json_response(content: object, status: int = 200) -> Response:
 
 
 EXPECTED: Final = (RefusedError, ParametersError, SignInRefusedError, TooManyError, AuditError, ClientError)
-"""The errors that operation can cause; others only our mistakes explain."""
+"""The errors that can occur in operation; any other is a mistake in this program."""
 
 
 def failure_response(error: Exception) -> Response:

@@ -11,19 +11,21 @@ from broker.console.live import History
 from broker.console.seats import Seat
 
 BEAT_S: Final = 15.0
-"""A comment is sent after so long without a moment, by which either end notices that the other is gone."""
+"""Seconds without a moment after which a comment is sent, so that each end notices when the other is gone."""
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """The first event for a page: as whom it looks, and what was before. A page that thought otherwise looks again."""
+    """The first event for a page: the account that it is signed in with, and the history. A page that expected another
+    account loads anew.
+    """
 
     account: str | None
     history: History
 
 
 class LiveStream:
-    """The response that tells an open page of the cluster: what has been, then a moment each second, until the page
-    leaves or its seat is over. `alive` is called with each moment.
+    """The stream that tells an open page of the cluster: the history, then a moment each second, until the page is
+    closed or its seat ends. `alive` is called with each moment.
 
     Nothing is buffered here: the next moment is taken when the one before has been handed to the connection; a
     connection that takes nothing is closed in the end (`WRITE_S_MAX`, server.py).

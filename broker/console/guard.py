@@ -58,7 +58,7 @@ class Guard:
                 headers.setdefault("cache-control", kept)
             await send(message)
 
-        # Before anything of the application, its errors included: an answer to the wrong page is one too many.
+        # Before the application sees it: not even its errors are answered to a page that is not ours.
         headers = Headers(scope=scope)
         if not self._is_ours(headers.get("host", "")):
             failure = Failure(
@@ -76,7 +76,7 @@ class Guard:
         try:
             parts = urlsplit(f"//{host}")
             name = (parts.hostname or "").lower()
-            _ = parts.port  # raises for one that is no port, which is in the cookie's name
+            _ = parts.port  # raises ValueError for a bad port: the port is part of the cookie's name
         except ValueError:
             return False
         if name == "localhost" or name in self._host_names:
@@ -89,8 +89,8 @@ class Guard:
 
 
 def _is_asked_by_scripts(scope: Scope) -> bool:
-    """Tell whether only scripts of our page have a reason to ask that. A link elsewhere that leads there would be
-    answered as to somebody new, whose cookie would take the place of the one that is there."""
+    """Tell whether only scripts of our page have a reason to ask for this path. A link from elsewhere to it comes
+    without the cookie, and the answer would set a new one in place of that of the session."""
     path: str = scope["path"]
     return path.startswith("/api/") or scope["method"] not in ("GET", "HEAD")
 

@@ -20,13 +20,13 @@ from broker.console.snapshot import GroupView, Observer, Snapshot
 
 INTERVAL_S: Final = 1.0
 IDLE_INTERVAL_S: Final = 5.0
-"""Between two snapshots that no page sees: only the history is kept up."""
+"""Seconds between two snapshots while no page is open: only the history needs them."""
 POINTS_MAX: Final = 900
 CHANGES_MAX: Final = 300
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True):
-    """Figures of one group at one moment: what a chart draws. None where nobody could tell."""
+    """Figures of one group at one moment, as charts draw them; None where no node told them."""
 
     at_ms: int
     stored_per_s: float | None
@@ -36,7 +36,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClusterChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A difference to the moment before, as seen from here."""
+    """Something that changed since the snapshot before."""
 
     number: int
     at_ms: int
@@ -113,7 +113,7 @@ class Live:
     def watched(self, difference: int) -> None:
         """Count a page that comes or goes."""
         self._watchers += difference
-        # Else the cluster would be looked at in vain each second, or too seldom for somebody who watches.
+        # A wrong count would have the cluster looked at each second for nobody, or too seldom for somebody.
         assert self._watchers >= 0, "a page goes once"
         self._wanted.set()
 
@@ -140,7 +140,8 @@ class Live:
             seconds = 0.0 if before is None else (now.at_ms - before.at_ms) / 1000
             kept.append(_point(previous, group, now.at_ms, seconds))
         for name in self._points.keys() - {group.name for group in now.groups}:
-            # Without a failure it is gone; with one nobody could tell, and its history goes on behind the gap.
+            # In a snapshot without a failure the group is gone. In one with a failure nobody could tell, so its history
+            # goes on behind the gap.
             if not now.failure:
                 del self._points[name]
                 self._leaderless_since.pop(name, None)
@@ -240,7 +241,9 @@ def _point(before: GroupView | None, now: GroupView, at_ms: int, seconds: float)
 
 
 def _rate(before: GroupView | None, now: GroupView, figure: str, seconds: float) -> float | None:
-    """Add up what the nodes count, each since a moment before. A node that started anew counts from there."""
+    """Return by how much a figure grew on all nodes together since the snapshot before, per second; None where no node
+    tells. A node that has started anew counts from 0.
+    """
     if before is None or seconds <= 0:
         return None
     old = {node.node: node for node in before.nodes}

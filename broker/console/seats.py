@@ -39,7 +39,7 @@ class Seat:
 
 
 class Seats:
-    """Opens and closes them, each in a task of its own."""
+    """Opens and closes seats, each in a task of its own."""
 
     def __init__(
         self,

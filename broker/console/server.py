@@ -26,7 +26,7 @@ from broker.shell.sockets import listen
 WRITE_S_MAX: Final = 20
 _BACKLOG: Final = 100
 _GRACE_S: Final = 1.0
-"""The time that requests have to go on at the end."""
+"""Seconds that requests may still take when the server stops."""
 
 
 async def serve(

@@ -37,7 +37,7 @@ class _Session(Generic[Seat]):
 
 
 class Sessions(Generic[Seat]):
-    """The signed-in, by the name in their cookie. ``ended`` is called with the seat of each that is over."""
+    """Those who have signed in, by the name in their cookie. ``ended`` is called with the seat of each that is over."""
 
     def __init__(self, now_s: Callable[[], float], ended: Callable[[Seat], None]) -> None:
         self._now_s = now_s

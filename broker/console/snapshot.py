@@ -79,7 +79,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Answer(msgspec.Struct):
-    """The answer of one address."""
+    """What one address has answered."""
 
     cluster: str
     group: str
