@@ -53,7 +53,9 @@ def _read(path: Path, table: type[BodyType], missing: list[str]) -> BodyType | N
         if not file.is_file() or not file.stat().st_size:
             continue
         if file.stat().st_size > _FILE_BYTES_MAX:
-            raise DamagedSourceError(file, 0, f"it has {file.stat().st_size:,} bytes, which no broker's has")
+            raise DamagedSourceError(
+                file, 0, f"it has {file.stat().st_size:,} bytes, more than any broker writes"
+            )
         try:
             return decode_body(file.read_bytes(), table)
         except BodyError as error:

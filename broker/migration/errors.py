@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class MigrationError(Exception):
-    """A store cannot be taken over, or not as it was asked for; the text says why, and what to do."""
+    """A store cannot be taken over, or not with these options; the text says why, and what to do."""
 
 
 class SourceInUseError(MigrationError):

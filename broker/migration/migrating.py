@@ -36,7 +36,7 @@ _FIRST_TERM: Final = 1
 _LOWEST_FLAG_BYTE: Final = 3
 
 Progress = Callable[[str, int], None]
-"""Told of what is done now, and of the last entry."""
+"""Called with what is being done, in a word, and the index of the last entry."""
 
 
 def _silent(what: str, index: int) -> None:
@@ -84,7 +84,7 @@ def survey_source(
     delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS,
     progress: Progress = _silent,
 ) -> Surveyed:
-    """Checks every message and every table. Of a store in use what its checkpoint calls committed.
+    """Checks every message and every table; of a store in use only what its checkpoint calls committed.
 
     Raises MigrationError, DamagedSourceError, OSError.
     """
@@ -136,7 +136,7 @@ class Following:
     """A copy that keeps up with a store in use, until its broker has stopped: then only the last entries are missing.
 
     What has been copied cannot be marked afterwards. So a topic that is deleted meanwhile, with messages that were
-    copied, is an end of it.
+    copied, ends it with an error.
     """
 
     def __init__(self, surveyed: Surveyed, directory: BackupWriter, release: Release) -> None:

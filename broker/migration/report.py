@@ -34,7 +34,7 @@ class Origin(msgspec.Struct, kw_only=True):
     first_index: int
     last_index: int
     last_term: int
-    """DLedger's; the group's is one higher, since Raft counts terms from 1. 0 where messages were asked for."""
+    """DLedger's last term; the group's is one higher, since Raft counts terms from 1. 0 for a broker that ran."""
     committed_index: int
     """By the source's checkpoint, which may be seconds older than the log; of a broker that runs the last one."""
     data_file_bytes: int

@@ -55,7 +55,7 @@ class Source:
 
     @property
     def is_running(self) -> bool:
-        """Tells whether a broker uses the store, as far as was known at the last look."""
+        """Tells whether a broker used the store when that was last looked at."""
         return self._holder is not None
 
     @property
@@ -66,7 +66,8 @@ class Source:
     def has_stopped(self) -> bool:
         """Looks again whether a broker uses the store; if none does, none can be started from now on. Raises OSError.
 
-        RocketMQ gives its lock back before it writes positions for the last time: its process must have ended, too.
+        RocketMQ gives its lock back before it writes consumer offsets for the last time, so its process must have
+        ended, too.
         """
         if self._holder is not None and not Path(f"/proc/{self._holder}").exists():
             self._holder = self._take_lock()

@@ -52,7 +52,8 @@ Not all of what `is_system_topic` names: what is left out here is not taken, and
 _OWN_PREFIX: Final = "rmq_sys_"
 _OFFSETS_NAMED: Final = 5
 _NO_TIME: Final = 0
-"""Versions of tables count changes, and tell brokers of one name apart by them; what time a change had says nothing."""
+"""A table's version is a time and a count of changes, by which brokers of one name are told apart. The time does not
+matter here."""
 
 
 @dataclass(slots=True)

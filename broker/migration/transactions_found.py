@@ -1,9 +1,10 @@
 """The half messages of a source that still wait for a decision (`TransactionalMessageServiceImpl`).
 
 RocketMQ notes each decision in an operation message, which names half messages by their queue offsets, and moves the
-position of CID_RMQ_SYS_TRANS over halves that are done with. One that it asks about is stored again, behind the
-others, and the first copy is done; so that of several copies of one transaction only the last can wait, and a
-decision about any of them is one about all. If that position was written before the copy was made, the copies tell.
+consumer offset of CID_RMQ_SYS_TRANS past half messages that are done. When it asks a producer about a half message, it
+stores a second copy behind the others, and the first copy is done. So of several copies of one transaction only the
+last can wait, and a decision about any of them is one about all. Where that consumer offset was written before the copy
+was made, the copies name each other.
 """
 
 from broker.state.open_transactions import Transactions
@@ -15,7 +16,7 @@ class HalfMessages:
     """Halves from `begin` on, what decides them, and which of them are open."""
 
     def __init__(self, begin: int) -> None:
-        """`begin` is the position of CID_RMQ_SYS_TRANS: halves before it are done."""
+        """`begin` is the consumer offset of CID_RMQ_SYS_TRANS: half messages before it are done."""
         self.begin = begin
         self._end = 0
         self._times: dict[int, int] = {}

@@ -84,7 +84,7 @@ _DISK_LIMITS = frozenset(f"retention.{name}" for name in DISK_LIMITS)
 
 _NAMES = {f"{table}.{name}" for table in _TABLES for name in getattr(Settings(), table).__struct_fields__}
 _UNKNOWN = {*CHANGEABLE, *SECRETS, *_SETTING_OF.values()} - _NAMES - {*NameServerSettings.__struct_fields__}
-# A secret that has another name by now would be told to everybody.
+# A secret that was renamed in the tables alone would be told to everybody.
 assert not _UNKNOWN, f"no settings have these names: {_UNKNOWN}"
 
 
@@ -120,8 +120,8 @@ class LiveSettings:
         self._changes: dict[str, str] = {}
         """The changes that hold, by the names that they were asked for with, at most one of each setting."""
         self.current = self._from_file = settings
-        """`current` is always what `_changes` make of those of the file (`_changed`): so what holds now holds after a
-        restart, and whoever changes something else changes nothing besides."""
+        """`current` is always the file's settings with `_changes` applied (`_changed`). So the same settings hold after
+        a restart, and a change of one setting changes no other."""
         self._told: Told | None = None
         data = read_state(disk, CHANGES_PATH)
         kept = msgspec.json.decode(data, type=dict[str, str]) if data else {}
@@ -134,7 +134,9 @@ class LiveSettings:
             log.info("changes made at run time hold", changes=self._changes)
 
     def _keep_what_holds(self, kept: Mapping[str, str]) -> None:
-        """Try one after the other: the file that the node was started with does not allow all of them any more."""
+        """Take over those of the kept changes that the node's present file still allows, one after the other; drop the
+        others with a warning.
+        """
         for key, text in kept.items():
             changes = {**self._changes, key: text}
             try:
@@ -170,7 +172,9 @@ class LiveSettings:
             listener(changed)
 
     def told(self) -> Told:
-        """Returns what is told of the settings that are in force. It takes milliseconds, and is made once for them."""
+        """Returns the settings in force as they are told. They take milliseconds to write, so they are kept until a
+        change.
+        """
         if self._told is None or self._told.settings is not self.current:
             self._told = Told(self.current, self._as_properties(self.current), self._origins())
         return self._told

@@ -4,7 +4,7 @@ from broker.settings.tables import NameServerSettings, Settings
 
 
 def left_open(settings: Settings | NameServerSettings) -> dict[str, str]:
-    """Returns by what is open to everyone the setting that closes it."""
+    """Return what is open to everyone, each with the setting that closes it."""
     return _of_broker(settings) if isinstance(settings, Settings) else _of_name_server(settings)
 
 

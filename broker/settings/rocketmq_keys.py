@@ -243,7 +243,7 @@ _KEYS_BY_REASON: dict[str, str] = {
     """,
     "delayed messages are counted with the others": "enableScheduleMessageStats",
     "there is one kind of statistics": "enableDetailStat",
-    "how far groups are behind is always told": "diskFallRecorded",
+    "the lag of consumer groups is always told": "diskFallRecorded",
     "a broker's log goes to its standard error": "isolateLogEnable",
     "offsets are in the replicated log": (
         "offsetCheckInSlave flushConsumerOffsetInterval flushConsumerOffsetHistoryInterval"

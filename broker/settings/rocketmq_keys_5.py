@@ -109,7 +109,7 @@ _KEYS_BY_REASON: dict[str, str] = {
     ),
     "requests are bounded by number and size": "enableNetWorkFlowControl",
     "pull consumers are served": "rejectPullConsumerEnable",
-    "a broadcasting group's positions are its members'": (
+    "members of a broadcasting consumer group keep their offsets themselves": (
         "enableBroadcastOffsetStore broadcastOffsetExpireSecond broadcastOffsetExpireMaxSecond"
     ),
     "operation messages have up to 4,096 bytes, and follow at once": (
@@ -122,7 +122,7 @@ _KEYS_BY_REASON: dict[str, str] = {
     "what cannot change at run time is refused": "configBlackList",
     "retry topics are topics like others": "clearRetryTopicWhenDeleteTopic",
     "messages cannot be recalled": "allowRecallWhenBrokerNotWriteable recallMessageEnable",
-    "system groups are always there": "enableCreateSysGroup",
+    "the system's consumer groups are always there": "enableCreateSysGroup",
     "entries have checksums": "enabledAppendPropCRC forceVerifyPropCRC",
 }
 

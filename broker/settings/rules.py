@@ -33,11 +33,11 @@ DISK_LIMITS = ("disk_clean_percent", "disk_force_percent", "disk_full_percent")
 
 
 def following_limits(given: Mapping[str, int]) -> dict[str, str]:
-    """The limits of the disk's use that nobody gives and whose defaults contradict those that are given.
+    """Find limits of the disk's use that are not given and whose defaults contradict the given ones.
 
-    Returns by name the given one whose value each of them takes. To RocketMQ the three are independent of each other,
-    and most people set the first alone: who lets the disk be filled to 95 % does not want files to go by force from
-    85 % on.
+    Returns for each of them, by name, the given limit whose value it takes. To RocketMQ the three are independent of
+    each other, and most people set the first alone: who lets the disk be filled to 95 % does not want files to go by
+    force from 85 % on.
     """
     following = {}
     for number, name in enumerate(DISK_LIMITS):

@@ -70,8 +70,9 @@ class NodeSettings(SettingsTable, frozen=True):
     vip: bool = False
     """Serve clients two ports below ``listen``, too (RocketMQ's VIP channel)."""
     linger_s: Annotated[int, Meta(ge=0, le=600)] = 0
-    """A node that stops forwards for so long while clients are connected, so that those that keep their routes for 30 s
-    find its heir before it is gone (docs/operations.md); 0: it stops at once."""
+    """Seconds for which a node that is told to stop still forwards requests while clients are connected. Clients renew
+    their routes every 30 s, so they find the new leader before the node is gone (docs/operations.md). 0: it stops at
+    once."""
 
 
 class RaftSettings(SettingsTable, frozen=True):
@@ -100,8 +101,8 @@ class RaftSettings(SettingsTable, frozen=True):
     """A name for the group since it was restored from a backup, the same on all nodes (docs/backup.md). Nodes and
     stores of another lineage are refused; empty: the group was never restored."""
     hold_format: Annotated[int, Meta(ge=0)] = 0
-    """The group's format is raised no further by this node (docs/upgrading.md), so that the way back to an earlier
-    release stays open; 0: to the newest that all members read."""
+    """The newest format to which this node raises the group's (docs/upgrading.md), so that the way back to an earlier
+    release stays open; 0: the newest that all members read."""
 
 
 class StorageSettings(SettingsTable, frozen=True):
