@@ -25,8 +25,8 @@ from broker.client.message import MessageQueue
 from broker.spark_source.offsets import QueueRange
 
 SLACK_MS: Final = 60_000
-"""Store times do not fall, but in a store that was taken over from elsewhere; brokers search them as if they never did.
-So a read by time begins and ends a minute beyond."""
+"""Store times never fall along a queue, except in a store that was taken over from elsewhere; brokers search them as if
+they never did. So a read by time begins and ends a minute beyond."""
 _NEVER_NULL: Final = ("topic", "broker", "queue", "offset", "timestamp")
 _COMPARISONS: Final[dict[type[Filter], Callable[[Any, Any], bool]]] = {
     EqualTo: operator.eq,

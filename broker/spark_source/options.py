@@ -75,10 +75,10 @@ class SourceOptions:
     fail_on_data_loss: bool
     group: str
     commit_offsets: bool
-    """The consumer group's offsets are stored as micro-batches end, for tools that tell lags."""
+    """Store the consumer group's offsets when micro-batches end, for tools that tell lags."""
     timeout_s: float
     push_filters: bool = True
-    """A batch takes the filters of its query."""
+    """Whether a batch reads only what the filters of its query ask for."""
     tags: frozenset[str] = frozenset()
     """Only messages with one of these; all if there are none."""
     security: Security = field(default_factory=Security)

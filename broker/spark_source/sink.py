@@ -78,7 +78,7 @@ class TopicBatchWriter(DataSourceArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say what was done; the rows are stored already."""
+        """Log what was written; the rows are stored already."""
         logger.info("batch written: %s", _told(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -105,7 +105,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         return _write(self._options, f"{query}/{partition}", int(number), partition, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Say what was done; the rows are stored already."""
+        """Log what was written; the rows are stored already."""
         logger.info("micro-batch %s written: %s", batchId, _told(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

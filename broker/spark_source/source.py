@@ -230,7 +230,8 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         return to_json(_with_reader(self._options, partial(_first_offsets, self._options)))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit that the options set; of several, one that stands for all."""
+        """Return the limit that the options set; of several the first, as `latestOffset` looks at all of them
+        itself."""
         limits = self._options.limits
         if limits.most_messages is not None:
             return ReadMaxRows(limits.most_messages)
@@ -301,8 +302,9 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
     def _store(self, offsets: OffsetsJson) -> None:
         """Store where the stream is as the consumer group's offsets, if the option commitOffsets says so.
 
-        Spark asks for what comes next when it has committed what came before, also if nothing does; its call of
-        `commit` is later by a micro-batch. Only tools that tell lags look at these offsets: a failure is a warning.
+        Called when Spark asks for the next offsets: by then it has committed the micro-batch before, and it asks even
+        if nothing comes. Its call of `commit` would come a micro-batch later. Only tools that tell lags look at these
+        offsets, so a failure is only a warning.
         """
         if not self._options.commit_offsets or offsets == self._stored:
             return
