@@ -69,9 +69,9 @@ class Judgement:
 
     ``verdict`` has the counts, anomalies and what could not be decided. ``order``, if it was asked for and there is
     one: the places of the operations in the history that was given, in an order that explains them. ``minimal``, if it
-    was asked for and the history is violated: the places of operations whose answers contradict each other, none of
-    which can be missed. ``steps``, of a log: the order with the queue, offset, value and moment of each. An append is
-    there once for each of its values, as readers may see the first before the last.
+    was asked for and the history is violated: the places of operations whose answers contradict each other, all of
+    which the contradiction needs. ``steps``, of a log: the order with the queue, offset, value and moment of each. An
+    append is there once for each of its values, as readers may see the first before the last.
     """
 
     verdict: Verdict
@@ -207,7 +207,7 @@ def check_operation(place: object, row: Mapping[str, Any]) -> None:
         )
     if not isinstance(row["key"], str) and row["function"] not in ASSIGNMENTS:
         raise HistoryError(f"operation {place}: key {row['key']!r:.60}")
-    # When an operation that failed did so matters to nobody.
+    # It does not matter when an operation failed.
     is_ended = complete_ns is not None
     if outcome not in _OUTCOMES or (outcome != "fail" and is_ended != (outcome == "ok")):
         raise HistoryError(f"operation {place}: outcome {outcome!r:.60}, complete_ns {complete_ns!r:.60}")
@@ -241,7 +241,9 @@ def _problem_of_shape(row: Mapping[str, Any]) -> str | None:
 
 
 def _problem_of_answer(row: Mapping[str, Any]) -> str | None:
-    """Say what an operation fails to state, where without it the operation would count for another one."""
+    """Say what an operation leaves out, where without it the operation would be taken for one of another kind; None if
+    nothing.
+    """
     function, is_ok = row["function"], row["outcome"] == "ok"
     has_values = bool(row["values"])
     if is_ok and function in VALUED and has_values != (row["first_offset"] is not None):

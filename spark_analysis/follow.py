@@ -78,11 +78,11 @@ class Follower:
 
     @property
     def is_behind(self) -> bool:
-        """True if much has been written that was not read yet."""
+        """True if so much was written that the last look did not read all of it."""
         return self._traces.is_behind
 
     def quiet_s(self, now_ns: int) -> float:
-        """For how long nothing has been written."""
+        """Seconds since a file last grew."""
         return self._traces.quiet_ns(now_ns) / _SECOND_NS
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ def follow(asked: Asked, pace: Pace) -> int:
         return FAILED
     until_ns = None if is_over else follower.read_to_ns
     code = analyze(replace(asked, until_ns=until_ns))
-    # The whole recording may be too much to decide where a part of it was not.
+    # The whole recording may be undecided although findings in a part of it were certain.
     return EXIT_CODES[VIOLATED] if has_found and code in EXIT_CODES.values() else code
 
 

@@ -125,8 +125,8 @@ class JudgeState:
             raise self._damaged(str(error)) from error
 
     def save(self, state: object) -> None:
-        """Put this state in the place of the one before, with the words that were written since; all of it or nothing.
-        It survives the loss of power."""
+        """Replace the state that was saved last, together with the words that were written since: all of it or nothing.
+        It survives a loss of power."""
         body = msgspec.json.encode(state)
         with self._errors():
             self._file.execute("BEGIN")
@@ -157,7 +157,7 @@ class JudgeState:
         return int.from_bytes(words[at : at + _WORD], "little")
 
     def close(self) -> None:
-        """Let another judge have it, as it was saved last."""
+        """Release the file, with what was saved last, for another judge."""
         self._file.close()
 
     def _words(self, queue: int, offset: int) -> tuple[bytearray, int]:

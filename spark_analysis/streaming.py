@@ -126,7 +126,7 @@ class StreamJudge:
         if self._state is not None and self._is_unsaved:
             self._state.save(self._known())
             self._is_unsaved = False
-        # What a call that failed was for is told when Spark repeats the batch.
+        # Findings of a call that failed are told when Spark repeats the batch.
         while self._untold:
             self._tell(self._untold[0])
             del self._untold[0]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def nothing() -> Column:
-    """A null among numbers."""
+    """A null of the type BIGINT."""
     return sf.lit(None).cast("bigint")
 
 

@@ -43,7 +43,8 @@ def check_distributed(history: History, *, drained: bool = False, sparse: bool =
     """Judge a history; the arguments and the verdict are those of :func:`spark_analysis.checking.check.check`."""
     facts, total = _facts(history)
     damages = history.damage.orderBy("file", "position").limit(DAMAGES_LISTED).collect()
-    # Mostly the list has all damage. Where it is full, one more job counts what there is of each kind.
+    # Mostly the list that is fetched has all damage. Where it is full there may be more, which one more job counts by
+    # kind.
     kinds: Mapping[str, int] = Counter(row["kind"] for row in damages)
     if len(damages) == DAMAGES_LISTED:
         kinds = {row["kind"]: row["count"] for row in history.damage.groupBy("kind").count().collect()}

@@ -54,7 +54,8 @@ def examples(findings: DataFrame, operations: DataFrame, kinds: list[str]) -> li
 def _first_of_each_kind(findings: DataFrame, kinds: list[str]) -> list[Any]:
     """The first few findings of each kind, those of a kind together."""
     first_of_kind = Window.partitionBy("kind").orderBy("key", "position", "lower", "upper")
-    # Proved by the operations that state the offset. The two moments are about its order, which may be right.
+    # Findings of these kinds are proved by the operations that state the offset, and not by the two moments: these are
+    # about its order, which may be right.
     disputed = sf.col("kind").isin("duplicate-offset", "inconsistent-offset")
     return sorted(
         findings.withColumns({name: sf.when(~disputed, sf.col(name)) for name in ("lower", "upper")})

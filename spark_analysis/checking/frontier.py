@@ -72,8 +72,8 @@ class _Configuration(NamedTuple):
 
 @dataclass(slots=True)
 class _Bounds:
-    """The rest of the bounds of a search, over all walks. ``seen`` counts configurations, ``compared`` pairs of them
-    since the last look at the clock."""
+    """What is left of the bounds of a search, for all walks together. ``seen`` counts configurations, ``compared``
+    pairs of them since the last look at the clock."""
 
     configurations: int
     at_once: int
@@ -127,7 +127,9 @@ def search_register(
 
 
 def _resolved(path: Path) -> tuple[tuple[int, ...], set[tuple[Any, ...]]]:
-    """The operations of a path up to the first that it has no right to, and the kinds of which it used too many."""
+    """The operations of a path up to the first of which it used more than there were, and the kinds of which it used
+    too many.
+    """
     entries = []
     while path is not None:
         path, entry = path
@@ -166,7 +168,7 @@ class _Walk:
         units = (1 << _BITS * place for place in range(len(counted)))
         self.guard = 0
         for name, kind in self.kinds.items():
-            # Of two configurations the one that used what there is much of is more likely to have had the right to.
+            # A configuration that used what there is much of is more likely to have used no more than there was.
             kind.cost = _COSTS // kind.cost
             if name in counted:
                 kind.unit = next(units)
@@ -195,7 +197,7 @@ class _Walk:
                 after = self._through(bit)
                 if not after:
                     return one.op
-                # Any of them came as far; the cheapest is the one that most likely used no more than there was.
+                # All of them came as far; the cheapest most likely used no more than there was.
                 self.best = min(after, key=lambda each: each.cost).path
                 self.free.append(self.slots.pop(number))
                 self.frontier = [each._replace(done=each.done & ~bit) for each in after]
@@ -213,7 +215,7 @@ class _Walk:
         while waiting:
             following: list[_Configuration] = []
             for one in waiting:
-                # Meanwhile one that used less may have come.
+                # A configuration that used less may have been added since.
                 if not one.done & bit and any(other is one for other in kept[one[:3]]):
                     following += (after for after in self._steps(one) if self._is_kept(after, kept))
             waiting = following

@@ -1,5 +1,5 @@
-"""Histories of other systems over the cluster: parsed file by file, judged by search, history by history and key by
-key.
+"""Histories of other systems over the cluster: parsed file by file, judged by search, each key of each history by
+itself.
 
 One Spark job judges any number of files. What travels between parsing and judging is the operations themselves, keyed
 by (file, key), values as JSON. A key is one task's work and stays within a budget; one with more operations
@@ -76,7 +76,7 @@ def judge_files(
         named = spark.createDataFrame([(row["path"], row["key"]) for row in huge], "path STRING, key STRING")
         good = good.join(sf.broadcast(named), ["path", "key"], "left_anti")
     judged += good.groupBy("path", "key").applyInArrow(judge, _JUDGED).collect()
-    # A few of each file: what of one could not be read must not hide that something of another could not.
+    # A few of each file, so that the damage of one file does not hide that of another.
     in_file = Window.partitionBy("path").orderBy("at")
     listed = (
         rows.where("damage IS NOT NULL")
@@ -152,7 +152,7 @@ def _unjudged(path: str, key: str, operations: int) -> dict[str, Any]:
         "key": key,
         "verdict": UNDECIDED,
         "operations": operations,
-        "answered": operations,  # nobody has looked
+        "answered": operations,  # nobody has counted how many are
         "configurations": 0,
         "linearized": 0,
         "stuck": None,

@@ -1,7 +1,7 @@
 """The smallest part of a history that is still wrong: operations whose answers contradict each other.
 
-An answer is missed by making the operation one of unknown outcome, or by leaving it out if it only looks: whatever was
-possible before is possible then. So a part of the answers that is wrong proves that the whole is.
+An answer is taken away by making the operation one of unknown outcome, or by leaving it out if it only reads. Whatever
+was possible before is still possible then. So a part of the answers that is wrong proves that the whole is.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -32,7 +32,7 @@ def minimal(ops: Sequence[int], is_violated: Callable[[Set[int]], bool]) -> tupl
         while place < len(kept):
             fewer = kept[:place] + kept[place + size :]
             if is_violated(set(fewer)):
-                # The place stays: what comes next has moved there.
+                # The place does not advance: the next operations have moved there.
                 kept, is_smaller = fewer, True
             else:
                 place += size

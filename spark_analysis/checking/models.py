@@ -203,7 +203,7 @@ def _set_reaches(state: Any, read: Call, before: Sequence[Call]) -> bool:
             call.function == wanted and call.argument == read.argument for call in before
         )
     seen = frozenset(read.result)
-    # All that it saw must have come, and all that it did not see must have gone.
+    # The read needs additions of all that it saw, and removals of all that it did not see.
     missing, left_over = seen - state, state - seen
     added = {call.argument for call in before if call.function == "add"}
     removed = {call.argument for call in before if call.function == "remove"}

@@ -35,8 +35,8 @@ SHOWN: Final = (
 
 @dataclass
 class Gathered:
-    """All that a checker has found in one history. Both checkers fill one, and here it becomes a verdict; for what the
-    recording lacks `corrected_for_gaps` corrects that.
+    """All that a checker has found in one history. Both checkers fill one, and here it becomes a verdict;
+    `corrected_for_gaps` then corrects that for what the recording lacks.
 
     ``counts`` has the findings by kind, ``allowed`` those that these consumers may show, and ``anomalies`` the first
     few of each kind. ``undecided`` are texts; ``damages`` are the first rows of the history's ``damage``.

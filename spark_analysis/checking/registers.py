@@ -62,7 +62,7 @@ def check_register(accesses: Sequence[Access]) -> tuple[list[Finding], list[Find
     writes[INITIAL] += 1
     findings = [Finding("phantom-offset", value) for value in sorted(read_values - writes.keys())]
     if max(writes.values()) > 1:
-        # Zones need values that were written once; a phantom needs no order to be wrong.
+        # Zones work only for values that were written once. A value that nobody wrote is wrong in any order.
         return (findings, []) if findings else _search(kept)
     first_end: dict[int, float] = defaultdict(lambda: math.inf)
     last_begin: dict[int, float] = defaultdict(lambda: -math.inf)

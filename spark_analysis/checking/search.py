@@ -173,7 +173,7 @@ class _Search:
         self.best: list[int] = []
         self.shared_with_best = 0
         self.stuck: tuple[int, ...] = ()
-        # Configurations without an outlook or a way on, since the path was last at its longest.
+        # The number of configurations from which the search had to go back, since the path was last at its longest.
         self.stalled = 0
         self.configurations: set[int] = set()
         self.state_numbers: dict[Any, int] = {}
@@ -298,9 +298,8 @@ class _Search:
             place = self.after[place]
 
     def _lost_read(self, state: Any) -> Call | None:
-        """One of the next reads that cannot have its result any more, as far as the model knows.
-
-        A few, as every configuration pays for it; the longer the search makes no progress, the more.
+        """Return one of the next reads if the model knows that it cannot have its result any more. Every configuration
+        pays for this look, so only a few reads are looked at; the longer the search makes no progress, the more.
         """
         place, left = self.after[0], min(READS_AHEAD + self.stalled // 4, MAXIMUM_READS_AHEAD)
         before: list[Call] = []

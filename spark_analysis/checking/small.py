@@ -65,7 +65,7 @@ def check_in_one_task(history: History, *, drained: bool = False, sparse: bool =
             rows += batch.num_rows
             values += pc.sum(pc.list_value_length(batch.column("values"))).as_py() or 0
             if rows > rows_max or values > values_max:
-                kept = []  # too long: the other way judges it, and nothing of it is to fill the memory
+                kept = []  # too long: it is judged by the DataFrames, and its rows are not to fill the memory
             else:
                 kept.append(batch)
         answer = None
@@ -74,7 +74,7 @@ def check_in_one_task(history: History, *, drained: bool = False, sparse: bool =
             answer = pickle.dumps(check_rows(path, listed, drained=drained, sparse=sparse))
         yield from arrow_batches([(answer,)], _ANSWER)
 
-    # One row more than may be tells that there are too many, and no more than that is read.
+    # One row beyond the limit shows that there are too many, and no more than that is read.
     rows = _together(history).coalesce(1).limit(rows_max + 1)
     (answer,) = rows.mapInArrow(judge, _ANSWER).collect()
     return None if answer["verdict"] is None else cast("Verdict", pickle.loads(answer["verdict"]))

@@ -58,7 +58,7 @@ EXPLANATIONS: Final = {
 }
 
 
-# Those that replicas' own records show; all others are about what clients saw.
+# Kinds that the replicas' own records show; all others are about what clients saw.
 REPLICA_ANOMALIES: Final = (
     *("two-leaders", "term-went-back", "commit-went-back", "committed-truncated", "leader-incomplete"),
     *("log-mismatch", "prefix-mismatch"),

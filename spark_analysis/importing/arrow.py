@@ -1,4 +1,4 @@
-"""Rows as Arrow has them, with the columns that Spark's DDL names: what tasks return to Spark."""
+"""Rows as Arrow tables, with the columns that a DDL of Spark names: tasks return these to Spark."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache

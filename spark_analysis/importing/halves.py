@@ -12,7 +12,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class KeptHalves:
-    """:class:`Halves` as plain data, to be written down."""
+    """What :class:`Halves` knows, as plain data that can be written to disk."""
 
     open: dict[int, dict[str, bool | int | str | list[int | str] | None]]
     given_up: list[int]
@@ -34,13 +34,13 @@ class Halves:
         return self._open.values()
 
     def kept(self) -> KeptHalves:
-        """All that is known."""
+        """Return all that is known, as plain data."""
         return KeptHalves(
             {op: dict(row) for op, row in self._open.items()}, sorted(self._given_up), self._damaged_at
         )
 
     def go_on(self, kept: KeptHalves) -> None:
-        """Know what :meth:`kept` has told of others, instead of nothing."""
+        """Take over what :meth:`kept` of other halves returned; nothing must have been taken yet."""
         self._open = dict(kept.open)
         self._given_up, self._damaged_at = set(kept.given_up), kept.damaged_at
 
@@ -48,7 +48,7 @@ class Halves:
         """Take an invocation, a completion or damage; yields the operation that is known by it, and damage: this one,
         or what cannot be true."""
         if row["record"] == "damage":
-            if row["kind"] != "cut":  # that goes on where it was cut
+            if row["kind"] != "cut":  # the file has grown behind the place where it was cut
                 self._damaged_at[row["file"]] = row["position"]
             yield dict(row)
             return
@@ -66,8 +66,8 @@ class Halves:
             yield {"record": "damage", **place, "kind": "bad", "detail": reason}
 
     def give_up(self, before_ns: float) -> list[dict[str, Any]]:
-        """The operations that have been open since before then, as such of unknown outcome, each once. Should one
-        complete after all, it follows with the same ``op``."""
+        """Return the operations that were invoked before ``before_ns`` and are still open, as ones of unknown outcome,
+        each once. Should one complete after all, it follows with the same ``op``."""
         waited = [row for row in self._waiting() if row["invoke_ns"] < before_ns]
         self._given_up.update(map(_identity, waited))
         return [_joined(row, None) for row in waited]
@@ -80,7 +80,7 @@ class Halves:
         return (row for row in self._open.values() if _identity(row) not in self._given_up)
 
     def _was_given_up(self, begun: Row) -> bool:
-        """Asked once, when it is not open any more."""
+        """Tell whether an operation was given up, and forget that: to be called once, when it is not open any more."""
         is_given_up = _identity(begun) in self._given_up
         self._given_up.discard(_identity(begun))
         return is_given_up

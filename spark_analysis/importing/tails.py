@@ -35,7 +35,7 @@ class _File:
     tail: TraceTail
     axis: Axis
     problem: str | None = None
-    """Why nothing of it can be used."""
+    """The reason why nothing of it can be used; None if it can."""
     latest_ns: int | None = None
     grown_at_ns: int = 0
     cut: Damage | None = None
@@ -49,7 +49,7 @@ class _File:
 
     @property
     def damage(self) -> Damage | None:
-        """What is wrong at the place to which it was read."""
+        """The damage at the place to which it was read."""
         return self.tail.damage or self.cut
 
     def passed(self, time_ns: object) -> None:
@@ -59,7 +59,7 @@ class _File:
 
 
 def axis_of(numbers: Sequence[int]) -> Axis:
-    """The axis as a :data:`Place` has it."""
+    """The axis that these numbers of a :data:`Place` stand for."""
     shift_ns, widen_ns, low_ns, high_ns = numbers
     return Axis(shift_ns, widen_ns, Period(low_ns, high_ns))
 
@@ -100,8 +100,8 @@ class FollowedTraces:
                 yield dict(zip(_NAMES, row, strict=True))
 
     def pass_over(self, now_ns: int, sizes: Mapping[str, int] | None = None) -> None:
-        """Go as far as :meth:`read` does, and make no rows; with ``sizes`` only in the files that they name, up to
-        there."""
+        """Advance as :meth:`read` does without making rows; with ``sizes`` only in the files that it names, up to these
+        bytes."""
         for _ in self._items(now_ns, sizes):
             pass
 
@@ -166,7 +166,9 @@ class FollowedTraces:
         return cut_ns - 3 * max(file.axis.widen_ns for file in known)
 
     def give_up(self, before_ns: int) -> Iterator[dict[str, Any]]:
-        """Operations that have been open since before then, as such of unknown outcome, each once."""
+        """Return the operations that were invoked before ``before_ns`` and are still open, as ones of unknown outcome,
+        each once.
+        """
         for file in self._files.values():
             for row in file.rows.give_up(before_ns):
                 yield dict(zip(_NAMES, row, strict=True))
@@ -193,7 +195,9 @@ class FollowedTraces:
         }
 
     def go_on(self, place: Place, now_ns: int) -> None:
-        """Begin where others stood, as if all files had grown just now. What was open there is not known any more."""
+        """Begin where another reader's :attr:`place` stood, as if all files had grown just now. Operations that were
+        open there are not known any more.
+        """
         for name, told in place.items():
             damage, cut = damage_of(name, told)
             tail = TraceTail(name, position=told["bytes"], damage=damage)
@@ -201,7 +205,7 @@ class FollowedTraces:
             self._files[name] = _File(name, told["number"], tail, axis, problem, latest_ns, now_ns, cut)
 
     def quiet_ns(self, now_ns: int) -> int:
-        """For how long no file has grown."""
+        """Nanoseconds since a file last grew."""
         return 0 if self._grown_at_ns is None else now_ns - self._grown_at_ns
 
     def _find_new(self, now_ns: int, sizes: Mapping[str, int] | None) -> list[_File]:

@@ -137,8 +137,8 @@ class RowMaker:
         return (_damage_row(item),)
 
     def give_up(self, before_ns: int) -> list[Row]:
-        """The operations that have been open since before then, as operations of unknown outcome; each is given up
-        once. Should it complete after all, its row follows under the same identity."""
+        """Return the operations that were invoked before ``before_ns`` and are still open, as ones of unknown outcome;
+        each is given up once. Should it complete after all, its row follows under the same identity."""
         waited = [
             begun
             for begun in self._open.values()

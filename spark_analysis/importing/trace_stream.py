@@ -73,7 +73,7 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._sizes = {name: Path(name).stat().st_size for name in trace_files(self._path)}
         except FileNotFoundError:
             self._sizes = {}
-        # Nothing that is not read is taken for something that is not there.
+        # What was not read yet must not be taken for something that does not exist.
         self._at_ns = monotonic_ns()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
@@ -84,7 +84,8 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._traces.most_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 1 << 62
         self._traces.pass_over(now_ns, self._sizes)
         if self._sizes is not None and self._traces.place == start["files"]:
-            # All that is available was read: what is left of a record or header is told, as if it had been so for long.
+            # All that is available was read. An unfinished record or header at the end is reported as damage, without
+            # waiting for the rest.
             self._traces.pass_over(now_ns + 2 * self._settle_ns + 1, self._sizes)
         reached = (start["read_to_ns"], self._traces.cut_ns(now_ns))
         read_to_ns = max((one for one in reached if one is not None), default=None)

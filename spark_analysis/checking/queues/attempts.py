@@ -1,4 +1,4 @@
-"""Appends of unknown outcome, and what they must account for."""
+"""Appends of unknown outcome, and the offsets that they have to explain."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass

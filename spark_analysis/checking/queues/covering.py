@@ -49,11 +49,12 @@ def cover(
         key=lambda need: need.position,
     )
     tried = _by_kind(attempts, {one.value for one in seen})
-    # What nobody saw, and of it the longest, is tried first: it fills most and is missed nowhere else.
+    # Attempts that nobody saw are tried first, the longest first: they fill most, and no seen value needs them.
     kinds = sorted(tried, key=lambda kind: (sum(value is not None for value in kind), -len(kind)))
     most_states = min(most_states, _MOST_COUNTS // max(1, len(kinds)))
     only_holes = _only_holes(needs)
-    # An attempt fills no more needs than its kind is long: even without a detour so many states would not do.
+    # An attempt fills at most as many needs as it has values. So even the shortest way takes more states than may be
+    # used.
     if len(needs) > most_states * max(map(len, kinds), default=0):
         return None
     starts: dict[Hashable | None, list[int]] = defaultdict(list)
@@ -104,7 +105,7 @@ def _placement(
 
 
 def _only_holes(needs: Sequence[_Need]) -> list[bool]:
-    """For each need: that nothing was seen there, nor behind it up to the end of its run of neighbours."""
+    """Tell for each need whether nothing was seen there, nor behind it up to the end of its run of neighbours."""
     pure: list[bool] = []
     for place in reversed(range(len(needs))):
         ends_here = place + 1 == len(needs) or needs[place + 1].position > needs[place].position + 1

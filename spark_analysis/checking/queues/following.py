@@ -63,7 +63,8 @@ class FollowedLog:
         """The number of operations that came after the moment up to which everything was said to be known; findings
         that one more operation may explain are not told any more."""
         self.is_damaged = False
-        """To be set where some of what is still to come cannot be read; such findings are undecided then."""
+        """To be set where some of what is still to come cannot be read; findings that it might explain are undecided
+        then."""
 
     def take(self, key: str, one: Operation, *, is_given_up: bool = False) -> None:
         """Take an operation that has completed, or one of unknown outcome. ``is_given_up``: its completion may still
@@ -72,10 +73,10 @@ class FollowedLog:
         if is_given_up:
             self._given_up[one.op] = key
         elif one.op in self._given_up and one.outcome == "info":
-            # Its client has given it up, too: that is what it was taken for.
+            # Its client reports an unknown outcome, too, which is what it was counted as already.
             del self._given_up[one.op]
             return
-        # Its attempts were counted when it was given up; with the response they are what it says.
+        # It was counted as attempts when it was given up; the response replaces these.
         elif one.op in self._given_up:
             where = self._queues[self._given_up.pop(one.op)]
             where.attempts = [attempt for attempt in where.attempts if attempt.op != one.op]
@@ -102,7 +103,7 @@ class FollowedLog:
             found += ((key, one) for one in queue.settle(self._watermark_ns, sparse=self._sparse))
             # Holes and values that were just settled ask for attempts, too.
             self._has_news |= queue.has_open_questions_anew()
-        # To explain goes through all that is open, of all queues: only when something has changed.
+        # Explaining goes through everything open in all queues, so it is done only when something has changed.
         if self._has_news and not self.late:
             explained = list(self._explained())
             found += () if self.is_damaged else explained
@@ -141,7 +142,7 @@ class FollowedLog:
         self._words.close()
 
     def kept(self) -> KeptLog:
-        """All that is known but for the words, between two calls."""
+        """Return all that is known, except the words. To be called between two other calls."""
         return KeptLog(
             {key: queue.kept() for key, queue in self._queues.items()},
             *(sorted(self._failed), self._given_up, sorted(self._told)),
@@ -153,7 +154,9 @@ class FollowedLog:
         )
 
     def go_on(self, kept: KeptLog) -> None:
-        """Know what :meth:`kept` has told of another one, whose words these are, instead of nothing."""
+        """Take over what :meth:`kept` of another one returned, whose words this one was given; nothing must have been
+        taken yet.
+        """
         self._queues = {
             key: _Queue(number, self._words, one) for number, (key, one) in enumerate(kept.queues.items())
         }
@@ -215,7 +218,7 @@ class KeptLog:
 
 
 class _Begun(Axis):
-    """An axis whose beginning is settled: what is said about that goes to ``again``."""
+    """An axis whose first part is settled: what is stated about that part goes to ``again``."""
 
     __slots__ = ("again", "settled_to")
 
@@ -335,7 +338,7 @@ class _Queue:
         """Something is said about a settled offset. ``begin`` is the bound before which the offset was empty: always
         too late, as something that needs the offset had ended before every operation that was still to come."""
         word = self._words.read(self._number, position)
-        # Of an offset that is known and acknowledged nothing is asked any more: it has no place to be looked for.
+        # A settled offset whose value was acknowledged has no `Place`: nothing has to be explained there.
         is_settled_for_good = word & _KNOWN and word & _ACKNOWLEDGED
         place = None if is_settled_for_good else self._place_of(position)
         by_append = (place.latest & 3 == _APPEND) if place is not None else bool(word & _BY_APPEND)

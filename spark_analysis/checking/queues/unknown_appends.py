@@ -184,7 +184,7 @@ class _Bounds:
         return any(one.value in self._ambiguous for one in values)
 
     def _place_batch(self, values: Sequence[Attempt]) -> None:
-        """Has a batch stand where values of it were seen: the first ones of it, at neighbouring offsets."""
+        """Places the first values of a batch at neighbouring offsets, where some of them were seen."""
         found = [(self._by_batch[one.value], one.index) for one in values if one.value in self._by_batch]
         if not found:
             return
@@ -233,7 +233,7 @@ class _Bounds:
         if _enough(free, deadlines):
             return
         hole = Finding("unexplained-offset", left[0][0])
-        # With all that could be there at best: where even that is not enough, no explanation exists.
+        # Assume the most that batches can have filled: where even that is not enough, no explanation exists.
         batched = [one.invoke_ns for values in self._batches.values() for one in values]
         if _enough(sorted([*free, *self._spent, *batched, *shared]), deadlines):
             self.unsure.append(hole)

@@ -68,7 +68,7 @@ def queue_steps(
     steps = []
     for key, one in swept.items():
         mine = [each for each in attempts.get(key, ()) if each.op not in used]
-        # What other queues may need is left to them if it can be; else what is the queue's own is taken first.
+        # Appends that other queues may need are left to them where possible, so the queue's own are taken first.
         sure = [each for each in mine if each.op not in in_several]
         placed = place(sure, one.seen, one.holes) if len(sure) < len(mine) else None
         if placed is None:

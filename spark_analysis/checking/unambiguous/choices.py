@@ -34,7 +34,7 @@ def choose(stays: Stays, deadlines: Callable[[Stays], list[Deadline]], judge: Ju
     """
     if not stays.left or not stays.spare:
         return judge([*stays.taken, *stays.left])
-    # One take for all of them, the first, allows whatever any choice allows: what is wrong even then is wrong.
+    # Letting the first take serve all values allows whatever any choice allows: what is wrong even then is wrong.
     begin, op = stays.spare[0]
     ideal = judge([*stays.taken, *(one.taken_by(op, begin) for one in stays.left)])
     if ideal.verdict == VIOLATED:

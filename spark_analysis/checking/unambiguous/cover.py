@@ -29,7 +29,7 @@ class Cover:
         return self._ends[place] if place >= 0 and self._ends[place] > moment else moment
 
     def add(self, begin: Moment, end: Moment) -> None:
-        # All that overlap it: neither what ends where it begins, nor what begins where it ends.
+        # All intervals that overlap it; one that only touches it at an end does not.
         first, last = bisect_right(self._ends, begin), bisect_left(self._begins, end)
         if first < last:
             begin, end = min(begin, self._begins[first]), max(end, self._ends[last - 1])

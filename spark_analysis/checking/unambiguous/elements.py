@@ -57,7 +57,7 @@ def _one_element(element: Any, calls: Sequence[Call]) -> list[LinearizationPoint
     seen = [one for one in calls if one.function == "contains" and one.result]
     missed = [one for one in calls if one.function == "contains" and not one.result]
     if not seen:
-        # An addition of unknown outcome that nobody saw the effect of need not have happened.
+        # An addition of unknown outcome whose effect nobody saw need not have happened.
         adds = [one for one in adds if one.complete_ns is not None]
     if not adds:
         if seen:
@@ -77,7 +77,7 @@ def _one_element(element: Any, calls: Sequence[Call]) -> list[LinearizationPoint
     removed, remover = _first_removal(removes, wanted)
     added: Moment = added_until
     if removed > added_until:
-        # Added as late as can be; then no removal before that is the one that took it out.
+        # It was added as late as possible, so no earlier removal took it out.
         removed, remover = _first_removal(removes, max(wanted, added_until))
     else:
         # It can be taken out before it has to be inside: then it is inside for a moment only.

@@ -60,7 +60,7 @@ def _decide(values: Sequence[Stay], empties: Sequence[Empty]) -> SearchResult:
     nested = _Nesting([one for one in values if one.has_core]).events()
     if isinstance(nested, SearchResult):
         return nested
-    # What need never be inside comes and goes at one moment, whatever is below it.
+    # A value that need never be inside comes and goes at one moment, whatever is below it.
     passing = [
         (one.take_from, op)
         for one in values
@@ -135,7 +135,7 @@ class _Nesting:
             if chosen is None:
                 return self._without_lowest(part)
             value = self.values[chosen]
-            # It lies below all of what is left of the part, which may fall apart without it.
+            # It lies below everything that is left of the part. Without it, the part may fall into pieces.
             self.is_left[chosen] = 0
             self.depths.remove(self.begins[chosen], self.ends[chosen])
             events.append((self.moments[part.begin], value.put_op, 1))

@@ -118,7 +118,7 @@ def telling(anomaly: Anomaly, events: Sequence[TracedEvent]) -> tuple[TracedEven
         case "two-leaders":
             first = {one.node: one for one in reversed(events)}
             return tuple(sorted(first.values(), key=_time))
-    # Runs of entries, and prefixes, that different digests were stated for.
+    # Runs of entries, or prefixes, for which different digests were stated.
     by_run: dict[tuple[int | None, ...], dict[int | None, TracedEvent]] = {}
     for event in events:
         by_run.setdefault((event.term, event.first_index, event.last_index), {}).setdefault(

@@ -11,7 +11,7 @@ from spark_analysis.telling.report.svg import LEFT, PIXEL, Axis, rectangle, shor
 FLAG: Final = 18
 """The height of the line of faults' numbers."""
 _FLAG_ROOM: Final = 60
-"""Two numbers of three digits and a dash, and some air."""
+"""The width of two numbers of three digits and a dash, with some air."""
 _MANY_MARKS: Final = 12
 """With more faults than this, their lines are drawn faintly: together they would hide the rest of the drawing."""
 

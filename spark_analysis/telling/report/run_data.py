@@ -14,7 +14,7 @@ FUNCTIONS_SHOWN: Final = 4
 NODES_SHOWN: Final = 6
 GROUPS_SHOWN: Final = 9
 RARE: Final = 200
-"""No line is drawn for a function that is less than one operation in so many: it would be a few dots."""
+"""A function gets no line if fewer than one operation in this many is of it: it would be a few dots."""
 _PER_SLICE: Final = 20
 """Operations that a slice has on average, at least: fewer would draw noise."""
 

@@ -24,7 +24,7 @@ from spark_analysis.telling.report.svg import (
 )
 
 _KEY: Final = 20
-"""A piece of a line in the legend, and air before its name."""
+"""The width of a piece of line in the legend, with the air before its name."""
 SERIES: Final = ("s0", "s1", "s2", "s3", "s4", "s5")
 """Classes of the page's colours for lines."""
 

@@ -102,8 +102,8 @@ def windows_of_rows(anomalies: Sequence[Anomaly], history: HistoryRows) -> dict[
 
 
 def _nearness(anomaly: Anomaly, window: Window, history: HistoryRows) -> Iterable[tuple[Any, ...]]:
-    """Operations that say something about a proof, each behind what puts it in order: the proof itself first, then what
-    has completed, the nearest first."""
+    """Yield the operations that say something about a proof, each with its sorting key: the proof itself first, then
+    completed operations, the nearest first."""
     queue, group = anomaly.key, ""
     if anomaly.kind in REGISTER_ANOMALIES:
         queue, group = queue_and_group(queue)

@@ -81,7 +81,8 @@ def timeline(
         stripes.append(no_leader(bands, axis, top, clients_end, group))
     if gap is not None:
         content += _gap(gap, axis, top, clients_end)
-    # What stands first in an SVG lies below: lines and stripes may go through the lanes, and hide no operation.
+    # What stands first in an SVG is drawn below what follows: lines and stripes cross the lanes without hiding
+    # operations.
     behind = [*stripes, *grid(axis, top, y), *fault_lines(marks, axis, y)]
     return drawing(y + 38, [*behind, *content, *flags(marks, axis), *time_axis(axis, y, unit)])
 

@@ -13,7 +13,7 @@ def numbers_in(detail: str) -> list[int]:
 
 
 def number_in(detail: str) -> int | None:
-    """The last number: the one that stood against the finding's position."""
+    """The last number of a finding's detail, which contradicts its position."""
     return next(reversed(numbers_in(detail)), None)
 
 
