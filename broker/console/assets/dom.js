@@ -45,3 +45,13 @@ export function href(...parts) {
 export function pill(text, kind = "plain") {
   return h("span", { class: `pill ${kind}` }, text);
 }
+
+/** The head of a page: its title on the left, what can be done there on the right. */
+export function head(title, right) {
+  return h("div", { class: "row between" }, h("h1", null, title), right);
+}
+
+/** What a `dl` of the class "facts" shows: pairs of a name and a value. */
+export function facts(pairs) {
+  return pairs.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)));
+}

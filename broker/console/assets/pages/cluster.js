@@ -3,7 +3,7 @@
 import { ask, order, session, tellDone } from "../api.js";
 import { chart, columnsOf } from "../chart.js";
 import { confirm } from "../dialog.js";
-import { fill, h, pill } from "../dom.js";
+import { facts, fill, h, pill } from "../dom.js";
 import { DASH, count, duration, moment, number, part, rate, size } from "../format.js";
 import { watch } from "../live.js";
 import { poll } from "../poll.js";
@@ -61,7 +61,7 @@ export function show({ root, signal }) {
 
 function groupView(name, signal) {
   const title = h("h2");
-  const facts = h("dl", { class: "facts" });
+  const figures = h("dl", { class: "facts" });
   const nodes = table({
     caption: "Nodes",
     key: (node) => node.node,
@@ -100,7 +100,7 @@ function groupView(name, signal) {
     "section",
     { class: "group" },
     title,
-    facts,
+    figures,
     nodes.element,
     h("div", { class: "charts" }, flow.element, lag.element),
   );
@@ -117,13 +117,15 @@ function groupView(name, signal) {
           group.leader === null ? ["no leader", "bad"] : answering < group.nodes.length ? ["serves", "warn"] : ["serves", "good"];
         fill(title, h("code", null, group.name), " ", pill(text, kind), h("span", { class: "faint" }, ` ${group.cluster}`));
         fill(
-          facts,
-          fact("Leader", group.leader ?? "none"),
-          fact("Term", number(group.term)),
-          fact("Nodes", `${answering} of ${group.nodes.length}`),
-          fact("Stored", rate(now?.[1])),
-          fact("Delivered", rate(now?.[2])),
-          fact("Lag", number(now?.[3])),
+          figures,
+          facts([
+            ["Leader", group.leader ?? "none"],
+            ["Term", number(group.term)],
+            ["Nodes", `${answering} of ${group.nodes.length}`],
+            ["Stored", rate(now?.[1])],
+            ["Delivered", rate(now?.[2])],
+            ["Lag", number(now?.[3])],
+          ]),
         );
       }
       nodes.update(group.nodes);
@@ -153,10 +155,6 @@ async function transfer(group, node) {
     act: () => order("/api/cluster/transfer", { group, node }),
   });
   if (done) tellDone(`${node} leads ${group}.`);
-}
-
-function fact(name, value) {
-  return h("div", null, h("dt", null, name), h("dd", null, value));
 }
 
 function roleView(node) {

@@ -2,7 +2,7 @@
 
 import { api, ask, order, session, tellDone } from "../api.js";
 import { confirm, dialog } from "../dialog.js";
-import { fill, h, href, pill } from "../dom.js";
+import { facts, fill, h, head, href, pill } from "../dom.js";
 import { DASH, count, moment, number } from "../format.js";
 import { poll } from "../poll.js";
 import { table } from "../table.js";
@@ -38,24 +38,22 @@ function showAll({ root, signal, fail }) {
 }
 
 function showOne({ root, signal, fail, reload }, group) {
-  const facts = h("dl", { class: "facts" });
+  const figures = h("dl", { class: "facts" });
   const buttons = h("div", { class: "row" });
   const list = messageTable("Dead letters", "It has none.", [
     { title: "Came from", cell: ({ message }) => message.properties.DLQ_ORIGIN_TOPIC ?? message.properties.RETRY_TOPIC ?? DASH },
   ]);
   fill(
     root,
-    h("div", { class: "row between" }, h("h1", null, "Dead letters of ", h("a", { href: href("groups", group) }, group)), buttons),
-    h("section", null, facts),
+    head(["Dead letters of ", h("a", { href: href("groups", group) }, group)], buttons),
+    h("section", null, figures),
     h("section", null, h("h2", null, "The newest, at most ", number(SHOWN)), list.element),
   );
   poll(async () => {
     const letters = await ask(api("dead-letters", group), null, signal);
     fill(
-      facts,
-      [["Kept", number(letters.kept)], ["Not sent again", number(letters.waiting)], ["Newest", moment(letters.newest_ms)]].map(([title, value]) =>
-        h("div", null, h("dt", null, title), h("dd", null, value)),
-      ),
+      figures,
+      facts([["Kept", number(letters.kept)], ["Not sent again", number(letters.waiting)], ["Newest", moment(letters.newest_ms)]]),
     );
     if (buttons.dataset.state !== `${letters.kept} ${letters.waiting}`) {
       buttons.dataset.state = `${letters.kept} ${letters.waiting}`;

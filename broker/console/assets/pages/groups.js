@@ -2,7 +2,7 @@
 
 import { api, ask, order, session, tellDone } from "../api.js";
 import { confirm, dialog } from "../dialog.js";
-import { fill, h, href, pill } from "../dom.js";
+import { facts, fill, h, head, href, pill } from "../dom.js";
 import { DASH, count, duration, fromInput, number, rate, toInput } from "../format.js";
 import { poll } from "../poll.js";
 import { table } from "../table.js";
@@ -32,10 +32,8 @@ function showAll({ root, signal, fail }) {
   let wake = () => {};
   fill(
     root,
-    h(
-      "div",
-      { class: "row between" },
-      h("h1", null, "Consumer groups"),
+    head(
+      "Consumer groups",
       h(
         "label",
         { class: "check" },
@@ -51,7 +49,7 @@ function showAll({ root, signal, fail }) {
 }
 
 function showOne({ root, signal, fail, reload }, name) {
-  const facts = h("dl", { class: "facts" });
+  const figures = h("dl", { class: "facts" });
   const conflicts = h("div");
   const queues = table({
     caption: "Queues",
@@ -99,10 +97,8 @@ function showOne({ root, signal, fail, reload }, name) {
   });
   fill(
     root,
-    h(
-      "div",
-      { class: "row between" },
-      h("h1", null, h("code", null, name)),
+    head(
+      h("code", null, name),
       h(
         "div",
         { class: "row" },
@@ -112,22 +108,22 @@ function showOne({ root, signal, fail, reload }, name) {
       ),
     ),
     conflicts,
-    h("section", null, facts, queues.element),
+    h("section", null, figures, queues.element),
     h("section", null, h("h2", null, "Members"), members.element),
   );
   let known = null;
   poll(async () => {
     known = await ask(api("groups", name), null, signal);
     fill(
-      facts,
-      [
+      figures,
+      facts([
         ["Lag", number(known.lag)],
         ["Longest wait", known.lag ? duration(known.lag_s * 1000) : DASH],
         ["Consumes", rate(known.consumed_per_s)],
         ["Members", number(known.members.length)],
         ["Kind", known.kind ?? DASH],
         ["Retries at most", number(known.retries_max)],
-      ].map(([title, value]) => h("div", null, h("dt", null, title), h("dd", null, value))),
+      ]),
     );
     fill(
       conflicts,

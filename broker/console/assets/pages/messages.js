@@ -1,7 +1,7 @@
 // Messages: found by time, offset, key or id; one of them with its body, its properties and its way.
 
 import { ask } from "../api.js";
-import { fill, h, href, pill } from "../dom.js";
+import { facts, fill, h, head, href, pill } from "../dom.js";
 import { DASH, count, fromInput, moment, number, size, toInput } from "../format.js";
 import { table } from "../table.js";
 import { bodyView, preview } from "../body.js";
@@ -152,7 +152,7 @@ async function showOne({ root, signal, parts, fail }) {
   const { message } = shown;
   const home = message.properties.REAL_TOPIC ?? message.properties.DLQ_ORIGIN_TOPIC ?? message.properties.RETRY_TOPIC ?? topic;
   const way = h("div", null, h("p", { class: "faint" }, "Looking…"));
-  const facts = [
+  const figures = [
     ["Id", h("code", null, message.message_id)],
     ["Place", `${broker}, queue ${queue}, offset ${number(message.offset)}`],
     ["Stored", moment(message.stored_ms, true)],
@@ -165,10 +165,8 @@ async function showOne({ root, signal, parts, fail }) {
   ];
   fill(
     root,
-    h(
-      "div",
-      { class: "row between" },
-      h("h1", null, "Message ", h("code", null, number(message.offset)), " of ", h("a", { href: href("topics", topic) }, topic)),
+    head(
+      ["Message ", h("code", null, number(message.offset)), " of ", h("a", { href: href("topics", topic) }, topic)],
       h(
         "div",
         { class: "row" },
@@ -176,7 +174,7 @@ async function showOne({ root, signal, parts, fail }) {
         h("a", { href: href("messages", topic, broker, queue, String(Number(offset) + 1)) }, "after →"),
       ),
     ),
-    h("section", null, h("dl", { class: "facts small" }, facts.map(([title, value]) => h("div", null, h("dt", null, title), h("dd", null, value))))),
+    h("section", null, h("dl", { class: "facts small" }, facts(figures))),
     h("section", null, h("h2", null, "Body"), bodyView(shown)),
     h("section", null, h("h2", null, "Its way"), way),
     h("section", null, h("h2", null, "Properties"), propertiesView(message.properties)),

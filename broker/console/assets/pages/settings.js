@@ -2,7 +2,7 @@
 
 import { ask, order, session, tellDone } from "../api.js";
 import { confirm } from "../dialog.js";
-import { fill, h, pill } from "../dom.js";
+import { fill, h, head, pill } from "../dom.js";
 import { table } from "../table.js";
 
 const ORIGINS = { default: "plain", file: "good", "run time": "warn", unknown: "plain" };
@@ -41,10 +41,8 @@ export async function show({ root, signal, reload }) {
     list.update([...rows.values()].filter((row) => !onlyGiven || row.changeable || Object.values(row.at).some((setting) => setting.origin !== "default")));
   fill(
     root,
-    h(
-      "div",
-      { class: "row between" },
-      h("h1", null, "Settings"),
+    head(
+      "Settings",
       h(
         "label",
         { class: "check" },

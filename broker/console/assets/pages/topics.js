@@ -2,7 +2,7 @@
 
 import { api, ask, order, session, tellDone } from "../api.js";
 import { confirm } from "../dialog.js";
-import { fill, h, href, pill } from "../dom.js";
+import { facts, fill, h, head, href, pill } from "../dom.js";
 import { DASH, count, moment, number, rate, size } from "../format.js";
 import { poll } from "../poll.js";
 import { table } from "../table.js";
@@ -35,10 +35,8 @@ function showAll({ root, signal, fail }) {
   const draw = () => topics && list.update(topics.filter((topic) => withSystem || topic.kind === "topic"));
   fill(
     root,
-    h(
-      "div",
-      { class: "row between" },
-      h("h1", null, "Topics"),
+    head(
+      "Topics",
       h(
         "div",
         { class: "row" },
@@ -83,15 +81,13 @@ async function create() {
 }
 
 function showOne({ root, signal, fail, reload }, name) {
-  const facts = h("dl", { class: "facts" });
+  const figures = h("dl", { class: "facts" });
   const consumers = h("p");
   const brokers = h("div");
   fill(
     root,
-    h(
-      "div",
-      { class: "row between" },
-      h("h1", null, h("code", null, name)),
+    head(
+      h("code", null, name),
       h(
         "div",
         { class: "row" },
@@ -101,20 +97,20 @@ function showOne({ root, signal, fail, reload }, name) {
         session.writable && h("button", { type: "button", class: "danger", onclick: () => remove(name) }, "Delete"),
       ),
     ),
-    h("section", null, facts, h("h2", null, "Consumer groups"), consumers),
+    h("section", null, figures, h("h2", null, "Consumer groups"), consumers),
     brokers,
   );
   const queueTables = new Map();
   poll(async () => {
     const topic = await ask(api("topics", name), null, signal);
     fill(
-      facts,
-      [
+      figures,
+      facts([
         ["Messages kept", number(topic.messages)],
         ["Rate", rate(topic.messages_per_s)],
         ["Bytes", `${size(topic.bytes_per_s)}/s`],
         ["Queues", number(topic.brokers.reduce((sum, at) => sum + at.queues.length, 0))],
-      ].map(([title, value]) => h("div", null, h("dt", null, title), h("dd", null, value))),
+      ]),
     );
     fill(
       consumers,

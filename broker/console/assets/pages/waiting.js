@@ -1,7 +1,7 @@
 // Messages that wait: for a delay level, for a time, for their producer's decision.
 
 import { ask } from "../api.js";
-import { fill, h, href, pill } from "../dom.js";
+import { facts, fill, h, href, pill } from "../dom.js";
 import { DASH, duration, moment, number } from "../format.js";
 import { poll } from "../poll.js";
 import { preview } from "../body.js";
@@ -30,7 +30,7 @@ function list(caption, empty, first) {
 }
 
 export function show({ root, signal, fail }) {
-  const facts = h("dl", { class: "facts" });
+  const figures = h("dl", { class: "facts" });
   const levels = h("p", { class: "faint" });
   const delayed = list("Delayed messages", "None waits for a time.", [
     {
@@ -44,7 +44,7 @@ export function show({ root, signal, fail }) {
   fill(
     root,
     h("h1", null, "Waiting messages"),
-    h("section", null, facts, levels, h("h2", null, "Delayed"), delayed.element),
+    h("section", null, figures, levels, h("h2", null, "Delayed"), delayed.element),
     h("section", null, h("h2", null, "Half: sent in a transaction that is not decided"), half.element),
   );
   poll(async () => {
@@ -52,10 +52,8 @@ export function show({ root, signal, fail }) {
     const byLevel = Object.entries(waiting.by_level);
     const atLevels = byLevel.reduce((sum, [, value]) => sum + value, 0);
     fill(
-      facts,
-      [["At a delay level", number(atLevels)], ["For a time", number(waiting.timed)], ["Half", number(waiting.half)]].map(([title, value]) =>
-        h("div", null, h("dt", null, title), h("dd", null, value)),
-      ),
+      figures,
+      facts([["At a delay level", number(atLevels)], ["For a time", number(waiting.timed)], ["Half", number(waiting.half)]]),
     );
     fill(levels, byLevel.map(([level, value]) => `level ${level}: ${number(value)}`).join(", "));
     delayed.update(waiting.delayed_messages);
