@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.trace.archive import package_archive
+from broker.trace.archive import package_archive, ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,9 +187,8 @@ def start_session(
     is_settled = local or session.sparkContext.getConf().contains("spark.sql.shuffle.partitions")
     if shuffle_partitions is not None and not is_settled:
         session.conf.set("spark.sql.shuffle.partitions", str(shuffle_partitions))
-    if not re.fullmatch(r"local(\[.*\])?", str(session.sparkContext.master)):
-        archive = package_archive("trivet_analysis.zip", "*.*", "broker/trace", "spark_analysis")
-        session.sparkContext.addPyFile(str(archive))
+    rooms = ("broker/trace", "spark_analysis")
+    ship(session.sparkContext, lambda: package_archive("trivet_analysis.zip", "*.*", *rooms))
     session.dataSource.register(TraceDataSource)
     return session
 

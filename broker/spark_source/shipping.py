@@ -5,10 +5,9 @@ Third-party packages have to be there: PySpark, PyArrow and what the client need
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
-from broker.trace.archive import package_archive
+from broker.trace.archive import package_archive, ship
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,10 +18,9 @@ ROOMS: Final = ("broker", "log", "raft")
 """All rooms that the client imports from, whole: half a MiB, and no list of modules that somebody has to keep."""
 
 
-def ship(spark: SparkSession) -> None:
+def ship_rooms(spark: SparkSession) -> None:
     """Send the rooms that the reader imports from to the session's executors, unless they are in this process."""
-    if not re.fullmatch(r"local(\[.*\])?", str(spark.sparkContext.master)):
-        spark.sparkContext.addPyFile(str(rooms_archive()))
+    ship(spark.sparkContext, rooms_archive)
 
 
 def rooms_archive() -> Path:

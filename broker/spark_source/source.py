@@ -114,9 +114,9 @@ class TrivetDataSource(DataSource):
 
 def register(spark: SparkSession) -> None:
     """Make ``format("trivet")`` known to the session, and send the code to executors in other processes."""
-    from broker.spark_source.shipping import ship
+    from broker.spark_source.shipping import ship_rooms
 
-    ship(spark)
+    ship_rooms(spark)
     # Spark has this off, and then refuses to read from a source that takes filters.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(TrivetDataSource)

@@ -5,10 +5,19 @@ analysis, which imports nothing else of the broker.
 """
 
 import atexit
+import re
 import shutil
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+
+def ship(context: Any, archive: Callable[[], Path]) -> None:
+    """Send an archive to the executors of a Spark context, unless they are in this process."""
+    if not re.fullmatch(r"local(\[.*\])?", str(context.master)):
+        context.addPyFile(str(archive()))
 
 
 def package_archive(name: str, pattern: str, *folders: str) -> Path:
