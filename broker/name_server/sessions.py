@@ -23,7 +23,7 @@ from broker.statistics.events import EventKind, Events
 UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Responses that may wait for one client: a hundred questions come in one read, and a list may have megabytes."""
 
-UNREAD: Final = "[OVERLOAD]earlier answers are unread"
+UNREAD: Final = "[OVERLOAD]earlier responses are unread"
 """The remark of the refusal of whoever leaves so much unread."""
 
 BYTES_BEHIND_MAX: Final = 64 * 1024 * 1024

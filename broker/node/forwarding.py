@@ -388,7 +388,7 @@ class Forwarding:
             if not connection.aborted:
                 self._events.warn(
                     EventKind.CONNECTION_CLOSED,
-                    "its answers stay unread",
+                    "leaves responses unread",
                     self._time.now_ns,
                     source=connection.address,
                     client=connection.name,

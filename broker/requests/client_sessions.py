@@ -348,7 +348,7 @@ class ClientSessions:
         self.work_at_once = limits.work_at_once
         self.unhandled: InTurn[ClientSession] = InTurn()
         self.incomplete = IncompleteFrames(time, lambda *who: self.must_go("holds memory", *who))
-        self.unread = StrangersUnread(time, lambda *who: self.must_go("leaves answers unread", *who))
+        self.unread = StrangersUnread(time, lambda *who: self.must_go("leaves responses unread", *who))
         self.sweep_due_ns = time.now_ns + SWEEP_NS
         """The time of the next `sweep`: now, while more are to be closed than one turn has time for."""
         self._outgoing = outgoing

@@ -36,7 +36,7 @@ def reply(
     pieces = body.all() if isinstance(body, Pieces) else [body] if body else []
     size = sum(map(len, pieces))
     if size > LARGE_BODY_BYTES and connection.leaves_much_unread():
-        code, remark, fields = ResponseCode.SYSTEM_BUSY, "[OVERLOAD]earlier answers are unread", None
+        code, remark, fields = ResponseCode.SYSTEM_BUSY, "[OVERLOAD]earlier responses are unread", None
         pieces, size = [], 0
     # A remark or a field may make the head longer than a frame may be, or have no form in the binary header.
     try:

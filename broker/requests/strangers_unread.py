@@ -31,7 +31,7 @@ class StrangersUnread:
     ) -> None:
         self._time = time
         self._memory = HeldMemory(
-            "unread answers to strangers",
+            "unread responses to strangers",
             STRANGERS_UNREAD_BYTES_MAX if bytes_max is None else bytes_max,
             time,
             close,

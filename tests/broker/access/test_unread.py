@@ -46,4 +46,4 @@ def test_strangers_that_read_nothing_are_closed(monkeypatch: pytest.MonkeyPatch,
     assert not known.closed
     assert known.connection.is_proven is accounts
     reasons = group.node("n0").events.counts
-    assert reasons.get((EventKind.CONNECTION_CLOSED, "leaves answers unread"), 0) == closed
+    assert reasons.get((EventKind.CONNECTION_CLOSED, "leaves responses unread"), 0) == closed

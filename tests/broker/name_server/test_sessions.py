@@ -131,7 +131,7 @@ def test_strangers_that_read_nothing_take_a_bounded_memory(monkeypatch: pytest.M
         assert len(rig.ask(reads, 3)) == 3
     assert sum(each.aborted for each in strangers) > 20
     assert not reads.aborted
-    assert rig.sessions.events.counts[EventKind.CONNECTION_CLOSED, "leaves answers unread"] > 20
+    assert rig.sessions.events.counts[EventKind.CONNECTION_CLOSED, "leaves responses unread"] > 20
 
 
 def test_idle_connections_are_closed() -> None:
