@@ -55,7 +55,7 @@ SMALL_BYTES: Final = 16 << 20
 LIGHT_BYTES: Final = 32 << 20  # some 10^5 operations as JSON lines, and several times as many in a trace
 # A shuffle of the checker carries about as many bytes as a compressed history has; a task sorts its part in memory.
 PARTITION_BYTES: Final = 32 << 20
-PARQUET_FACTOR: Final = 2  # what a trace has more bytes than the same history in Parquet
+PARQUET_FACTOR: Final = 2  # how many times larger a trace is than the same history in Parquet
 MOST_PARTITIONS: Final = 2000
 FORMATS: Final = ("trace", "parquet", "jsonl", "jepsen-etcd", "porcupine-kv", "knossos")
 LOG_MODEL: Final = "log"
@@ -65,7 +65,7 @@ RECORDS: Final = "records"  # the directory of a kept history that has its rows
 
 
 class UsageError(ValueError):
-    """The user asked for something that cannot be; the message says what is allowed."""
+    """Options or paths that cannot be used; the message says what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)

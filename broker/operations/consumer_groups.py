@@ -337,7 +337,7 @@ async def _progress(
         )
 
     by_topic = dict(zip(topics, await each(groups.admin, topics, times), strict=True))
-    # The end that was told together with the offset: one that was told later would make a lag of what came between.
+    # The end that was told together with the offset: a later one would count as lag what came in between.
     ranges = {
         (queue.topic, queue.queue_id): Range(
             by_topic[queue.topic][1].get(queue.queue_id, Range(0, 0)).begin, at.broker_offset

@@ -207,7 +207,7 @@ _KEYS_BY_REASON: dict[str, str] = {
         clientPooledByteBufAllocatorEnable clientSocketRcvBufSize clientSocketSndBufSize connectTimeoutMillis
         channelNotActiveInterval clientChannelMaxIdleTimeSeconds
     """,
-    "answers are always written from the mapping": "transferMsgByHeap",
+    "responses are always written from the mapping": "transferMsgByHeap",
     "files are prepared ahead of the writer (storage.prepare_ahead_bytes)": (
         "warmMapedFileEnable warmMappedFileEnable"
     ),
@@ -231,7 +231,7 @@ _KEYS_BY_REASON: dict[str, str] = {
     """,
     "the index is always kept": "messageIndexEnable",
     "the index is always rebuilt from the log": "messageIndexSafe",
-    "a query answers at most 64 messages": "maxMsgsNumBatch defaultQueryMaxNum",
+    "a query returns at most 64 messages": "maxMsgsNumBatch defaultQueryMaxNum",
     "files are deleted one per pass": "deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval",
     "files are unmapped when their last reader is done": (
         "destroyMapedFileIntervalForcibly redeleteHangedFileInterval"
@@ -245,7 +245,7 @@ _KEYS_BY_REASON: dict[str, str] = {
     "there is one kind of statistics": "enableDetailStat",
     "the lag of consumer groups is always told": "diskFallRecorded",
     "a broker's log goes to its standard error": "isolateLogEnable",
-    "offsets are in the replicated log": (
+    "consumer offsets are in the replicated log": (
         "offsetCheckInSlave flushConsumerOffsetInterval flushConsumerOffsetHistoryInterval"
     ),
     "it is false, as here": "enableControllerMode",

@@ -42,7 +42,7 @@ _COMPARISONS_BETWEEN_LOOKS_AT_THE_CLOCK: Final = 1024
 class _Kind:
     """Unknown operations that are alike: the value that they need, in a tuple, or () of writes, and the one that they
     leave. ``unit`` is one of them in a configuration's count, 0 if they are not counted; ``ops`` are those invoked so
-    far, and ``cost`` is the less the more there are in all."""
+    far, and ``cost`` is smaller the more of them there are in all."""
 
     needs: tuple[Any, ...]
     leaves: Any

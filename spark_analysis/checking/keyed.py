@@ -134,7 +134,7 @@ def _read_file(path: str, format: str, model: Model) -> Iterator[Row]:
 
 
 def complaint_of(model: Model, call: Call) -> str | None:
-    """Say why the model cannot judge a call; None if it can. Models are total over calls of the right shape."""
+    """Say why the model cannot judge a call; None if it can, which is so for every call of the right shape."""
     if call.function not in model.functions:
         return f"{model.name} has no function {call.function!r}"
     try:

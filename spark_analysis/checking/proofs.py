@@ -38,8 +38,8 @@ class Gathered:
     """All that a checker has found in one history. Both checkers fill one, and here it becomes a verdict;
     `corrected_for_gaps` then corrects that for what the recording lacks.
 
-    ``counts`` has the findings by kind, ``allowed`` those that these consumers may show, and ``anomalies`` the first
-    few of each kind. ``undecided`` are texts; ``damages`` are the first rows of the history's ``damage``.
+    ``counts`` has the findings by kind, ``allowed`` those that are no anomalies for these consumers, and ``anomalies``
+    the first few of each kind. ``undecided`` are texts; ``damages`` are the first rows of the history's ``damage``.
     """
 
     facts: dict[str, Any]

@@ -146,8 +146,8 @@ class Anomaly:
 class Verdict:
     """The answer about one history.
 
-    ``counts``: how many anomalies of each kind; ``anomalies``: the first few of each. ``allowed``: how many there are
-    of kinds that this history's consumers do not exclude.
+    ``counts``: how many anomalies of each kind; ``anomalies``: the first few of each. ``allowed``: how many findings
+    there are, by kind, that are no anomalies here, as a rebalance may cause them.
     """
 
     path: str

@@ -86,8 +86,8 @@ def read_trace(spark: SparkSession, path: str) -> History | None:
 
 
 def trace_records(spark: SparkSession, parts: Sequence[TraceSplit]) -> DataFrame:
-    """Read traces as ``spark.read.format("trivet_trace")`` does, but plan in this process: Spark would start three for
-    it."""
+    """Read traces as ``spark.read.format("trivet_trace")`` does, but plan in this process, as Spark would start three
+    Python processes for that."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -18,7 +18,7 @@ from broker.trace.events import MAX_INTEGER, MIN_TIME_NS
 FARTHEST_NS: Final = 1 << 59
 """18 years: times within so much of one moment span no more than the checker can count."""
 SAMPLE: Final = 1001
-"""The number of records of a file that are asked where most of its times are."""
+"""The number of records of a file whose median says where most of its times are."""
 _YEAR_NS: Final = 31_556_952 * 10**9
 
 

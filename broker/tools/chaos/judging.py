@@ -16,7 +16,7 @@ from simulation.judges.group_model import GroupModel
 from simulation.judges.recorded import RecordedClients, commit_times
 
 _ENTRIES_MAX: Final = 500_000
-"""The model of a log is in memory, about a kilobyte an entry: the traces of longer runs Spark judges alone."""
+"""Logs with this many entries are left to Spark alone: the model here keeps about a kilobyte of memory an entry."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -155,7 +155,7 @@ class Network:
         begin: bytes,
         connection: _Connection,
     ) -> None:
-        """Carries bytes in order, none before its time or during a cut; an end or a break comes over like bytes."""
+        """Carries bytes in order, none before its time or during a cut; an end or a reset is passed on like bytes."""
         into, out_of = trio.open_memory_channel[tuple[float, bytes]](_CHUNKS_MAX)
 
         async def receive() -> None:

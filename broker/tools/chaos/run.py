@@ -56,7 +56,7 @@ class Summary(Counters, kw_only=True):
     flush: str
     fault_seconds: float
     fired: dict[str, int] = {}
-    """By kind; kinds that the seed left out have none."""
+    """How often each kind of fault took effect; a kind that never did is not there."""
     entries_compared: int = 0
     bytes_compared: int = 0
     gaps: Gaps | None = None

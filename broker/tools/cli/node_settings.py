@@ -66,7 +66,8 @@ async def set_settings(
     servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
-    """Change settings of running brokers, all that are named or none at each. They are kept, and hold after a restart.
+    """Change settings of running brokers; each broker takes all of them or none. They are kept, and hold after a
+    restart.
 
     A setting that cannot change while a broker runs is refused with the reason; `trivet config get --all` says which
     can.

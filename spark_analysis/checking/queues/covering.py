@@ -4,8 +4,7 @@ The offsets that need an attempt are filled from the first to the last, each by 
 been invoked by its deadline. Deadlines do not decrease, so an attempt that fits once fits ever after: attempts with the
 same values are as good as each other. Of a value that nobody saw it does not matter which it is. So a state is how far
 the offsets are filled, and how many attempts of each kind were used; states are few as long as kinds are. Where nothing
-of a run of neighbours was seen, the longest prefix is the best: what comes behind it begins later, and is shorter by
-that.
+of a run of neighbours was seen, the longest prefix is the best: whatever comes behind it then has less left to fill.
 """
 
 import math

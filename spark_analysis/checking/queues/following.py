@@ -181,7 +181,7 @@ class FollowedLog:
 @dataclass(frozen=True, slots=True)
 class Place:
     """A settled offset that an append of unknown outcome must explain: a value that was seen, or none from here to
-    ``last``. ``latest`` is the bound of the first end that needs it."""
+    ``last``. ``latest`` is the earliest end of an operation that needs it, as a bound."""
 
     latest: int
     value: str | None

@@ -9,9 +9,8 @@ Shape of the computation (n operations, one queue or many):
    end of an idle queue shrink to one row before anything is sent. From here on there are only numbers, eight bytes
    each: a queue is the hash of its key, a value its own hash, a bound its moment with the kind of operation in its
    last two bits.
-2. Positions are cut into buckets of 65,536 and swept by :mod:`spark_analysis.checking.sweep`, so that no stage sees a
-whole
-   queue: the order of the log as a running minimum from the end, gaps as a running maximum from the beginning.
+2. Positions are cut into buckets of 65,536 and swept by :mod:`spark_analysis.checking.sweep`, so that no stage sees
+   a whole queue: the order of the log as a running minimum from the end, gaps as a running maximum from the beginning.
 3. A position is wrong if ``lower`` is after that minimum, if it has two acknowledgements or two different values.
    Positions that were seen but not acknowledged, and those that must exist and that nobody knows, go to
    :mod:`spark_analysis.checking.queues.explain` with the appends of unknown outcome.
@@ -46,7 +45,7 @@ LOG_AXIS, HEAD_AXIS = 0, 1
 JUDGED: Final = (*FUNCTIONS, "poll")  # a poll is a read that does not say where
 LONGEST_NS: Final = 1 << 60
 QUEUES_BROADCAST: Final = 1_000_000
-"""Names of so many queues, some 100 MB, go to every executor."""
+"""The names of at most this many queues, some 100 MB, are sent to every executor."""
 
 
 @dataclass(frozen=True)

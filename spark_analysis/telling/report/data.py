@@ -21,7 +21,7 @@ EVENTS_MAX: Final = 5000
 
 
 def collect_report(verdict: Verdict, history: History) -> ReportData:
-    """Bring all that the page of one history needs from Spark."""
+    """Ask Spark for everything that the page of one history needs."""
     groups = verdict.facts.get("groups", ())
     history = replace(history, events=named_events(history.events, groups))
     windows = windows_of(verdict.anomalies, history)

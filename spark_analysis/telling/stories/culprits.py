@@ -79,8 +79,8 @@ def _stored(operation: Operation) -> int:
 
 
 def decisive(anomaly: Anomaly, around: Sequence[Operation] = ()) -> Sequence[Operation]:
-    """The operations that suffice to see what is wrong; the whole proof if no fewer do. ``around``: other operations on
-    the same key."""
+    """The fewest operations that show what is wrong; the whole proof if it takes all of them. ``around``: other
+    operations on the same key."""
     pair = contradiction(anomaly, around)
     if pair is not None:
         return pair
