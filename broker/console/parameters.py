@@ -30,7 +30,7 @@ class Nothing(Parameters, frozen=True):
 
 
 class ParametersError(ValueError):
-    """A request says what it may not; the text names the field."""
+    """A parameter of a request is not allowed; the text names it."""
 
 
 Wanted = TypeVar("Wanted", bound=Parameters)

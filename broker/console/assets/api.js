@@ -2,7 +2,7 @@
 
 import { notify } from "./dialog.js";
 
-/** What the server answered instead; `kind` is what it calls it (broker/console/answers.py). */
+/** An error that the server answered, of one of the kinds that broker/console/answers.py names. */
 export class Refused extends Error {
   constructor(text, kind, retryMayHelp) {
     super(text);
@@ -25,14 +25,14 @@ function keep(told) {
   return session;
 }
 
-/** Whether broker groups are missing from what was ordered last. */
+/** Whether the last order was not done in all broker groups. */
 let inPart = false;
 
 /** Broker groups that were missing from an answer, by the path that was asked for, since the page was opened. */
 const missing = new Map();
 const watchers = new Set();
 
-/** Call `watcher` with what is missing, each time that an answer says so or says so no more. */
+/** Call `watcher` with the missing broker groups whenever an answer has changed them. */
 export function onMissing(watcher) {
   watchers.add(watcher);
 }
@@ -84,7 +84,7 @@ async function request(method, path, { query, body, signal } = {}) {
   return answer;
 }
 
-/** Tell that the order before was carried out; of one that was in part, what it lacks is told already. */
+/** Tell that the last order was carried out, unless broker groups are missing from it: these are told already. */
 export function tellDone(text) {
   if (!inPart) notify(text);
 }
@@ -98,7 +98,7 @@ export function ask(path, query, signal) {
   return request("GET", path, { query, signal });
 }
 
-/** Order a change. A session that is over is begun anew once: the order was not looked at then. */
+/** Order a change. If the session was over, the server has refused the order unread: it is sent once more in a new one. */
 export async function order(path, body) {
   try {
     return await request("POST", path, { body: body ?? {} });

@@ -9,15 +9,15 @@ function bytesOf(base64) {
   return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
 }
 
-/** The text of bytes, null if they are none. What is cut may end within a character. */
+/** The text that bytes are in UTF-8, null if they are none. If they were cut, the end may lie within a character. */
 function textOf(bytes, cut) {
   for (let end = bytes.length; end >= Math.max(0, bytes.length - (cut ? 3 : 0)); end -= 1) {
     try {
       const text = strict.decode(bytes.subarray(0, end));
-      // Control characters are no text, but for those that text has.
+      // Control characters are no text, except tabs and ends of lines.
       return /[\u0000-\u0008\u000e-\u001f]/.test(text) ? null : text;
     } catch {
-      // Perhaps with one byte less.
+      // The cut may be within a character: try with one byte less.
     }
   }
   return null;

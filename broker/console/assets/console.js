@@ -21,7 +21,7 @@ function place() {
   }
 }
 
-/** Show the page that the address names. What the page before had begun ends with its signal. */
+/** Show the page that the address names. Its signal ends whatever the page before had begun. */
 async function show() {
   leaving?.abort();
   leaving = new AbortController();
@@ -81,7 +81,7 @@ function drawPages() {
   );
 }
 
-/** How good or bad the cluster is, and what there is to say of it. */
+/** The state of the cluster for the bar: how good or bad it is, and in words. */
 function healthOf(snapshot) {
   if (snapshot.refused) return ["warn", "an administrator is needed to see the nodes"];
   const groups = snapshot.groups;
@@ -162,7 +162,7 @@ function turnTheme() {
   try {
     localStorage.setItem("trivet-theme", root.dataset.theme);
   } catch {
-    // It lasts as long as this page, then.
+    // Where nothing may be stored, the choice lasts as long as this page.
   }
   document.dispatchEvent(new Event("themechange"));
 }

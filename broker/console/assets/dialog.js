@@ -2,7 +2,7 @@
 
 import { fill, h } from "./dom.js";
 
-/** Tell of something at the lower edge for a few seconds; a failure stays until it is closed, and is told once. */
+/** Tell of something at the lower edge for a few seconds; a failure stays until it is closed, and is not shown twice. */
 export function notify(text, kind = "good") {
   const notices = document.getElementById("notices");
   if (kind !== "good" && [...notices.children].some((one) => one.firstChild.textContent === text)) return;

@@ -1,7 +1,7 @@
 // Questions that are asked again and again while a page is shown.
 
 /**
- * Ask now and again so long after each answer, until the signal aborts; not while nobody sees the page. What the first
+ * Ask now, and again `pauseMs` after each answer, until the signal aborts; not while nobody sees the page. What the first
  * question fails with goes to `fail`; later failures leave what is shown, as the bar tells of the cluster's state.
  */
 export async function poll(question, pauseMs, signal, fail) {

@@ -6,7 +6,7 @@
   try {
     chosen = localStorage.getItem("trivet-theme");
   } catch {
-    // Nothing may be stored here: the system's choice it is.
+    // Nothing may be stored here: the page looks as the system has it.
   }
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 })();

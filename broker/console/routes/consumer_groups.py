@@ -30,8 +30,8 @@ class OneGroup(Parameters, frozen=True):
 
 
 class Elsewhere(OneGroup, frozen=True):
-    """The place at which a consumer group is to go on in a topic: ``value`` is a time in ms, an offset, or how many
-    messages further."""
+    """The place at which a consumer group is to go on in a topic: ``value`` is a time in ms since 1970, an offset, or
+    by how many messages to go on (negative: back)."""
 
     topic: TopicName
     kind: Literal["earliest", "latest", "time", "offset", "by"]

@@ -1,4 +1,4 @@
-// Health of the groups and their nodes, live, and what has changed since the console watches.
+// Health of the groups and their nodes, live, and what has changed since the console was started.
 
 import { ask, order, session, tellDone } from "../api.js";
 import { chart, columnsOf } from "../chart.js";
@@ -150,7 +150,7 @@ function diagnosisView({ findings, checks }) {
 async function transfer(group, node) {
   const done = await confirm({
     title: `Have ${node} lead ${group}`,
-    text: h("p", null, "The leader hands over once the other one has everything. Clients notice a pause of milliseconds."),
+    text: h("p", null, "The leader hands over once the other node has its whole log. Clients notice a pause of milliseconds."),
     verb: "Hand over",
     act: () => order("/api/cluster/transfer", { group, node }),
   });

@@ -1,4 +1,4 @@
-// Dead letters: which groups have them; those of one group looked at, sent again, deleted.
+// Dead letters: which consumer groups have them; those of one looked at, sent again, deleted.
 
 import { api, ask, order, session, tellDone } from "../api.js";
 import { confirm, dialog } from "../dialog.js";
@@ -23,7 +23,7 @@ function showAll({ root, signal, fail }) {
     empty: "No consumer group has dead letters.",
     key: (letters) => letters.group,
     columns: [
-      { title: "Group", cell: (letters) => h("a", { href: href("dead-letters", letters.group) }, letters.group), value: (letters) => letters.group },
+      { title: "Consumer group", cell: (letters) => h("a", { href: href("dead-letters", letters.group) }, letters.group), value: (letters) => letters.group },
       { title: "Kept", numeric: true, cell: (letters) => number(letters.kept), value: (letters) => letters.kept },
       { title: "Not sent again", numeric: true, cell: (letters) => (letters.waiting ? pill(number(letters.waiting), "warn") : "0"), value: (letters) => letters.waiting },
       { title: "Newest", cell: (letters) => moment(letters.newest_ms), value: (letters) => letters.newest_ms },
@@ -32,7 +32,7 @@ function showAll({ root, signal, fail }) {
   fill(
     root,
     h("h1", null, "Dead letters"),
-    h("section", null, h("p", { class: "faint" }, "Messages that a consumer group has given back more often than it may."), list.element),
+    h("section", null, h("p", { class: "faint" }, "Messages that a consumer group has sent back more often than it may."), list.element),
   );
   poll(async () => list.update(await ask("/api/dead-letters", null, signal)), AGAIN_MS, signal, fail);
 }
@@ -95,7 +95,7 @@ function sendAgain(group, letters, reload) {
       let passedOver = 0;
       let isFirst = true;
       try {
-        // In portions of some seconds: a page that is closed gives no further one.
+        // In orders of some seconds each: once the page is closed, nothing more is sent.
         while (sent + passedOver < wanted && !stopped) {
           const portion = Math.max(1, Math.min(wanted - sent - passedOver, Math.floor(perSecond * PORTION_S)));
           const done = await order(api("dead-letters", group, "redrive"), { limit: portion, rate_per_s: perSecond, again: again.checked && isFirst });
@@ -120,7 +120,7 @@ function sendAgain(group, letters, reload) {
     return h(
       "form",
       { class: "stack", onsubmit: submit },
-      h("p", null, "They go to this group alone, as retries; other groups of their topics do not get them again."),
+      h("p", null, "They go to this consumer group alone, as retries; other consumer groups of their topics do not get them again."),
       h("div", { class: "row" }, h("label", null, "Messages a second", rate), h("label", null, "At most", limit)),
       h("label", { class: "check" }, again, "also those that were sent again before"),
       bar,

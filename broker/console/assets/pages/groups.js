@@ -1,4 +1,4 @@
-// Consumer groups: their lag; one of them with its queues and members, sent elsewhere after a look at what that does.
+// Consumer groups: their lag; one of them with its queues and members; a reset, after a preview of what it skips or repeats.
 
 import { api, ask, order, session, tellDone } from "../api.js";
 import { confirm, dialog } from "../dialog.js";
@@ -21,7 +21,7 @@ function showAll({ root, signal, fail }) {
     empty: "No consumer group yet. The first consumer of one makes it.",
     key: (group) => group.name,
     columns: [
-      { title: "Group", cell: (group) => h("a", { href: href("groups", group.name) }, group.name), value: (group) => group.name },
+      { title: "Consumer group", cell: (group) => h("a", { href: href("groups", group.name) }, group.name), value: (group) => group.name },
       { title: "Members", numeric: true, cell: (group) => (group.members ? number(group.members) : pill("none", group.lag ? "warn" : "plain")), value: (group) => group.members },
       { title: "Lag", numeric: true, cell: (group) => number(group.lag), value: (group) => group.lag },
       { title: "Consumes", numeric: true, cell: (group) => rate(group.consumed_per_s), value: (group) => group.consumed_per_s },
@@ -133,7 +133,7 @@ function showOne({ root, signal, fail, reload }, name) {
           "section",
           { class: "conflict", role: "alert" },
           h("h2", null, pill("conflict", "bad"), " Members disagree about ", h("code", null, conflict.topic)),
-          h("p", null, "Each member is given some of the queues, and passes over what it has not subscribed to: those messages are lost to the others."),
+          h("p", null, "Each member is given some of the queues, and passes over what it has not subscribed to: members that want those messages do not get them."),
           h(
             "ul",
             null,
@@ -252,7 +252,7 @@ async function remove(name) {
   const done = await confirm({
     title: `Delete ${name}`,
     text: [
-      h("p", null, "The consumer group goes with its offsets and the messages that wait for its retries. This cannot be undone."),
+      h("p", null, "The consumer group is deleted with its offsets and the messages that wait for its retries. This cannot be undone."),
       h("label", { class: "check" }, members, "even if it has members now"),
       h("label", { class: "check" }, letters, "its dead letters, too"),
     ],

@@ -53,7 +53,7 @@ export async function show({ root, signal, reload }) {
     h(
       "section",
       null,
-      h("p", { class: "faint" }, "Those that were given, and those that may change while a node runs. ", pill("file", "good"), " from the node's file, ", pill("run time", "warn"), " changed while it ran, else built in. Secrets are told to nobody."),
+      h("p", { class: "faint" }, "Settings that were given, and those that may change while a node runs. ", pill("file", "good"), " from the node's file, ", pill("run time", "warn"), " changed while it ran; all others are built in. Secrets are told to nobody."),
       list.element,
     ),
   );
@@ -70,7 +70,7 @@ async function change(row, nodes, reload) {
   const where = h("select", null, h("option", { value: "" }, "all nodes"), nodes.map((node) => h("option", { value: node.address }, node.address)));
   const done = await confirm({
     title: `Change ${row.name}`,
-    text: [h("label", null, "Value", value), h("label", null, "Where", where), h("p", { class: "faint" }, "A node keeps it when it starts anew, before what its file says.")],
+    text: [h("label", null, "Value", value), h("label", null, "Where", where), h("p", { class: "faint" }, "A node keeps it over a restart, whatever its file says.")],
     verb: "Change",
     act: () => order("/api/settings/change", { name: row.name, value: value.value, address: where.value || null }),
   });

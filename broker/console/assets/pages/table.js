@@ -1,4 +1,4 @@
-// The pages, in the order of the list beside them. `key` goes there behind a g.
+// The pages, in the order of the list beside them. The keys g and then `key` lead there.
 
 import * as accounts from "./accounts.js";
 import * as charts from "./charts.js";

@@ -20,7 +20,7 @@ function showAll({ root, signal, fail }) {
   const list = table({
     caption: "Topics",
     filter: true,
-    empty: "There are no topics yet. A first message creates one, if brokers may; so does “New topic”.",
+    empty: "There are no topics yet. A first message creates one, if the brokers' settings allow it; so does “New topic”.",
     key: (topic) => topic.name,
     columns: [
       { title: "Topic", cell: (topic) => h("a", { href: href("topics", topic.name) }, topic.name), value: (topic) => topic.name },
@@ -201,7 +201,7 @@ async function remove(name) {
   const done = await confirm({
     title: `Delete ${name}`,
     text: [
-      h("p", null, "The topic goes with all its messages and the consumer offsets in it. This cannot be undone."),
+      h("p", null, "The topic is deleted with all its messages and the consumer offsets in it. This cannot be undone."),
       h("label", { class: "check" }, anyway, "even if consumers subscribe to it now"),
     ],
     verb: "Delete",
