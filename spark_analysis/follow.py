@@ -34,8 +34,8 @@ _SECOND_NS: Final = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Times to wait, in seconds. ``settle_s``: recorders write down within this time what they hold. ``patience_s``:
-    an operation that is open for longer is of unknown outcome. ``quiet_s``: when no file has grown for so long, the
+    """Times to wait, in seconds. ``settle_s``: recorders write down within this time what they hold. ``patience_s``: an
+    operation that is open for longer is of unknown outcome. ``quiet_s``: when no file has grown for this time, the
     recording is over; None waits for a signal."""
 
     settle_s: float = 2.0

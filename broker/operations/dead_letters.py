@@ -28,7 +28,7 @@ from broker.state.topic_rules import DEAD_LETTER_PREFIX, GROUP_LENGTH_MAX, RETRY
 RATE_PER_S = 100.0
 """Messages sent again in a second, unless the caller says otherwise: who has failed once is not flooded."""
 MARK_EVERY_S = 1.0
-"""The progress of the work is stored so often."""
+"""Seconds between two times at which the progress is stored."""
 
 _LEFT_OUT = frozenset(
     {

@@ -24,7 +24,7 @@ FILES_USED_PERCENT: Final = 80
 CERTIFICATE_DAYS: Final = 14
 SILENT_MS: Final = 5_000
 BEHIND_ENTRIES: Final = 10_000
-"""A replica that lacks so many entries takes a while to catch up if it has to lead."""
+"""A replica that lacks more entries takes a while to catch up if it has to lead."""
 
 _DAY_MS: Final = 24 * 3_600_000
 

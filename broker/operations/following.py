@@ -18,7 +18,7 @@ from broker.operations.own_groups import READER_GROUP
 from broker.operations.queue_browsing import StoredMessage, queue_calls, stored_message
 
 QUEUES_LOOKED_FOR_S = 10.0
-"""A topic that is given more queues, or whose broker groups become more, is noticed after so long."""
+"""Seconds after which new queues of a topic, in its broker groups or in new ones, are noticed."""
 
 
 class Follower:

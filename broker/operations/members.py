@@ -9,7 +9,7 @@ from broker.remoting.bodies import SubscriptionGroupConfig, TopicList
 from broker.remoting.codes import RequestCode, ResponseCode
 
 MEMBER_TIMEOUT_S = 3.0
-"""A member that has not told of itself after so many seconds is shown without its subscriptions and queues."""
+"""Seconds after which a member that has not told of itself is shown without its subscriptions and queues."""
 
 
 async def connection_of(groups: Groups, group: str, broker: str) -> ConsumerConnection | None:

@@ -52,8 +52,8 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds of a micro-batch: at most so many messages, and about so many bytes; at least so many messages, for
-    which it waits until the one before was ``longest_wait_s`` ago. None is no limit."""
+    """The bounds of a micro-batch: the most messages, about the most bytes, and the fewest messages, for which it
+    waits until the micro-batch before was ``longest_wait_s`` ago. None is no limit."""
 
     most_messages: int | None = None
     most_bytes: int | None = None

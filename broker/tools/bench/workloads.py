@@ -242,7 +242,7 @@ def _producer(cluster: LocalCluster, attempt_timeout_s: float | None = None) -> 
 
 
 async def _send_all(producer: Producer, count: int, in_flight: int) -> list[float]:
-    """Send that many messages of 1 KiB from so many tasks; returns the latencies in ms."""
+    """Send ``count`` messages of 1 KiB from ``in_flight`` tasks; returns the latencies in ms."""
     body = os.urandom(KIB)
     latencies: list[float] = []
     left = count
@@ -272,7 +272,7 @@ class _Meter:
         self._begin = time.perf_counter()
 
     def read(self, messages: int) -> Measurement:
-        """Return what so many messages have cost until now."""
+        """Return how many messages a second these were, and what CPU time each has taken, in microseconds."""
         seconds = time.perf_counter() - self._begin
         return Measurement(
             messages=messages,
@@ -296,7 +296,7 @@ async def _send_many(producer: Producer, count: int) -> None:
 
 
 async def _send_batches(producer: Producer, body: bytes, batch: int, in_flight: int, count: int) -> float:
-    """Send ``count`` messages in batches from so many tasks; returns messages per second."""
+    """Send ``count`` messages in batches from ``in_flight`` tasks; returns messages per second."""
     messages = [Message(TOPIC, body) for _ in range(batch)]
     left = -(-count // batch)
     sent = left * batch

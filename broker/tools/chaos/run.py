@@ -75,7 +75,8 @@ class Summary(Counters, kw_only=True):
 class ChaosRun:
     """A run, with everything of it below `directory`.
 
-    Its faults are those of `schedule`, over after `fault_seconds`, or instead so many `kills`, which take their time.
+    Its faults are those of `schedule`, which end after `fault_seconds`; or instead it makes this number of `kills`,
+    however long they take.
     """
 
     def __init__(

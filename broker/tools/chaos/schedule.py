@@ -25,7 +25,7 @@ _SHARE: Final = 0.65
 ALL_KINDS_S: Final = 240
 """A run of at least this many seconds gets faults of all kinds."""
 TRIES_MIN: Final = 3
-"""Each kind is tried at least so often in such a run: an operator's fault may find no moment that a group can bear."""
+"""Each kind is tried at least this often in such a run: an operator's fault may find no moment for it."""
 _TRIED_AGAIN_UNTIL: Final = 0.8
 """Faults that must wait for their moment begin within this share of a run, so that there is time for them."""
 _RARITY: Final = {"kill all": 4.0, "new disk": 3.0, "replace": 4.0, "name server": 3.0}

@@ -30,7 +30,7 @@ class _Following:
     ] = 2.0
     quiet: Annotated[
         float | None,
-        Parameter(help="With --follow: the recording is over when nothing was written for so many seconds."),
+        Parameter(help="With --follow: seconds without a write after which the recording is over."),
     ] = None
 
     def check(self) -> None:

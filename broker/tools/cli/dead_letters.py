@@ -35,7 +35,7 @@ async def show(
     group: ConsumerGroup,
     /,
     *,
-    limit: Annotated[int, Parameter(help="At most so many, the newest.")] = 32,
+    limit: Annotated[int, Parameter(help="The most messages to show, the newest.")] = 32,
     servers: Servers = DEFAULT_SERVERS,
     json: AsJsonLines = False,
 ) -> int:
@@ -66,7 +66,7 @@ async def redrive(
     /,
     *,
     rate: Annotated[float, Parameter(help="Messages per second.")] = 100.0,
-    limit: Annotated[int | None, Parameter(help="At most so many.")] = None,
+    limit: Annotated[int | None, Parameter(help="The most messages to send.")] = None,
     again: Annotated[bool, Parameter(negative="", help="Also those that were sent again before.")] = False,
     yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,

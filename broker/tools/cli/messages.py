@@ -46,7 +46,7 @@ class _Delivery:
 
     delay_level: Annotated[int, Parameter(help="Delay level, 1 to 18; 0 delivers at once.")] = 0
     delay_s: Annotated[
-        float | None, Parameter(name="--delay", help="Deliver after so many seconds, such as 0.5.")
+        float | None, Parameter(name="--delay", help="Deliver after this many seconds, such as 0.5.")
     ] = None
     deliver_at: Annotated[
         datetime.datetime | None,

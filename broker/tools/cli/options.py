@@ -34,10 +34,10 @@ OnlyGroups = Annotated[
 ]
 OnlyBroker = Annotated[str | None, Parameter(help="Only at this broker group.")]
 OnlyQueue = Annotated[int | None, Parameter(help="Only in this queue.")]
-StopCount = Annotated[int | None, Parameter(help="Stop after so many messages.")]
+StopCount = Annotated[int | None, Parameter(help="Stop after this many messages.")]
 StopTimeout = Annotated[
     float,
-    Parameter(name="--timeout", show_default=False, help="Stop after so many seconds without a message."),
+    Parameter(name="--timeout", show_default=False, help="Stop after this many seconds without a message."),
 ]
 
 

@@ -73,10 +73,8 @@ class Shrinking:
             help="Whether a finding is reduced to the faults that it needs. By default all but that of --replay."
         ),
     ] = None
-    shrink_runs: Annotated[int, Parameter(help="At most so many runs for shrinking a finding.")] = 200
-    shrink_seconds: Annotated[
-        float, Parameter(help="At most so many seconds of CPU time; 0: as many as it takes.")
-    ] = 120.0
+    shrink_runs: Annotated[int, Parameter(help="The most runs for shrinking a finding.")] = 200
+    shrink_seconds: Annotated[float, Parameter(help="The most CPU seconds for that; 0: no limit.")] = 120.0
 
     def budget(self, *, by_default: bool) -> ShrinkBudget | None:
         """The bounds on shrinking a finding; None where none is shrunk. Raises CommandError."""

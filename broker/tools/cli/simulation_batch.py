@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from simulation.world.running import Result
 
 _RERUN_EVERY = 20
-"""One seed in so many, the first among them, is run again in a process with another hash seed."""
+"""One seed in this many, beginning with the first, is run again in a process with another hash seed."""
 _ALL_MARKS_FROM = 500
 """A batch of at least this many seeds fails if it never reached one of the states of simulation/judges/marks.py."""
 _SHRUNK_OF_A_BATCH = 3
-"""At most so many findings are shrunk: code that is broken throughout breaks in all of its seeds."""
+"""At most this many findings are shrunk: code that is broken throughout breaks in all of its seeds."""
 _AHEAD_OF_EACH_JOB = 8
 """Seeds that wait for a process: enough while one that takes long is waited for, and no list of millions."""
 

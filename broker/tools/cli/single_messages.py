@@ -43,7 +43,7 @@ async def find(
     queue: OnlyQueue = None,
     broker: OnlyBroker = None,
     offset: Annotated[int | None, Parameter(help="From this offset on.")] = None,
-    limit: Annotated[int, Parameter(help="At most so many.")] = 32,
+    limit: Annotated[int, Parameter(help="The most messages to show.")] = 32,
     servers: Servers = DEFAULT_SERVERS,
     json: AsJsonLines = False,
 ) -> int:

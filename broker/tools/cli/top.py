@@ -22,7 +22,7 @@ _ROWS_MAX = 15
 async def top(
     *,
     interval_s: Annotated[float, Parameter(name="--interval", help="Seconds between two looks.")] = 2.0,
-    count: Annotated[int | None, Parameter(help="Stop after so many.")] = None,
+    count: Annotated[int | None, Parameter(help="Stop after this many looks.")] = None,
     servers: Servers = DEFAULT_SERVERS,
     json: AsJsonLines = False,
 ) -> int:

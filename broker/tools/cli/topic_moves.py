@@ -40,7 +40,7 @@ async def move(
         ),
     ] = 35.0,
     limit_s: Annotated[
-        float | None, Parameter(name="--timeout", help="Give up waiting after so many seconds.")
+        float | None, Parameter(name="--timeout", help="Give up waiting after this many seconds.")
     ] = None,
     yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,

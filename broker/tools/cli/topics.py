@@ -32,9 +32,9 @@ async def create(
 ) -> int:
     """Create a topic, or change it, and wait until the name server routes it.
 
-    Each group has so many queues of it: with several groups a topic has several times as many. A topic that exists with
-    other settings is changed only if you say so. Groups that have no leader now cannot create it; all others do. They
-    are named, and the exit code is 1: run the same command again for them.
+    Each group gets this number of queues: with several groups a topic has several times as many. A topic that exists
+    with other settings is changed only if you say so. Groups that have no leader now cannot create it; all others do.
+    They are named, and the exit code is 1: run the same command again for them.
     """
     from broker.operations.topics import create_topic, plan_topic, what_it_changes
     from broker.state.topic_rules import InvalidNameError, check_topic_name

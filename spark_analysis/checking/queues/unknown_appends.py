@@ -358,7 +358,7 @@ class _Need(NamedTuple):
 
 
 def _need(places: int, own: Sequence[Attempt], deadline_ns: float) -> _Need:
-    """Return how many more attempts a queue needs that shows a value in so many places.
+    """Return how many more attempts a queue needs that shows a value in ``places`` places.
 
     ``own`` are the attempts that name the queue. The least is needed if all of them fit; the most, if only those do
     that fit at every place of every queue: single appends that began until ``deadline_ns``.

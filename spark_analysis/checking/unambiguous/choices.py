@@ -41,7 +41,7 @@ def choose(stays: Stays, deadlines: Callable[[Stays], list[Deadline]], judge: Ju
         return ideal
     due = deadlines(stays)
     in_order = sorted((number for number in range(len(due)) if due[number] < NEVER), key=due.__getitem__)
-    # Hall's theorem: so many values must have gone by a deadline, so many takes must have been invoked by it.
+    # Hall's theorem: as many takes must have been invoked by a deadline as values must have gone by it.
     for place, number in enumerate(in_order):
         if place >= len(stays.spare) or stays.spare[place][0] > due[number][0]:
             return violated(
