@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.client.checks import check_whole
+from broker.client.checks import check_kind, check_whole
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.intake import Batch, Intake, QueueReader
 from broker.client.errors import ClientError, DamagedMessage, UsageError
@@ -78,6 +78,7 @@ async def listen(consumer: Consumer, handler: Handler, *, concurrency: int = 20)
     consumer; ClientClosed outside the consumer's block.
     """
     check_whole(1, concurrency=concurrency)
+    check_kind(Callable, handler=handler)
     if consumer.order_locks is not None:
         raise UsageError("an orderly consumer is listened to with listen_orderly")
     with consumer.reading_alone() as intake:

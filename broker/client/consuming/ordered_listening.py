@@ -18,9 +18,10 @@ crash, or a lost lock, the messages since the stored offset come again, in order
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.client.checks import check_seconds, check_whole
+from broker.client.checks import check_kind, check_seconds, check_whole
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.intake import Batch, Intake, QueueReader
 from broker.client.consuming.listening import Handled, Handler, NotAsyncError, called
@@ -56,6 +57,7 @@ async def listen_orderly(
     if locks is None:
         raise UsageError("listen_orderly needs a Consumer with orderly=True")
     check_whole(1, concurrency=concurrency)
+    check_kind(Callable, handler=handler)
     if attempts_max is not None:
         check_whole(1, attempts_max=attempts_max)
     check_seconds(suspend_s=suspend_s)

@@ -206,6 +206,7 @@ class PullConsumer(CoreBlock):
         Raises UsageError for a text that is no such id.
         """
         self.core.check_open()
+        check_kind(str, offset_message_id=offset_message_id)
         return await self._lookups.view(topic, offset_message_id)
 
     async def messages_with_key(

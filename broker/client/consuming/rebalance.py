@@ -17,7 +17,14 @@ from broker.client.consuming.order_locks import OrderLocks
 from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.consuming.strategies import Strategy
 from broker.client.consuming.subscription import Subscription
-from broker.client.errors import BrokerError, ClientError, ConnectionFailed, NameServerUnavailable, NoRoute
+from broker.client.errors import (
+    BrokerError,
+    ClientError,
+    ConnectionFailed,
+    NameServerUnavailable,
+    NoRoute,
+    UsageError,
+)
 from broker.client.message import MessageQueue
 from broker.client.transport.connection import Connection
 from broker.client.transport.core import ClientCore
@@ -141,13 +148,19 @@ class Assignment:
     async def _share_of(
         self, topic: str, queues: Sequence[MessageQueue], away: dict[str, ConnectionFailed]
     ) -> list[MessageQueue] | None:
-        """Return this member's queues, None when the brokers do not know this member yet. Raises as `_members`."""
+        """Return this member's queues, None when the brokers do not know this member yet. Raises as `_members`, and
+        UsageError, which ends the consumer, for what is no share."""
         if self._strategy is None:
             return list(queues)
         members = await self._members(sorted({queue.broker_name for queue in queues}), topic, away)
         if self._core.client_id not in members:
             return None
-        return self._strategy(self._core.client_id, members, queues)
+        share = self._strategy(self._core.client_id, members, queues)
+        if not isinstance(share, Sequence) or not set(share) <= set(queues):
+            raise UsageError(
+                f"the strategy returned {share!r}, and must return some of the queues it was given"
+            )
+        return list(share)
 
     async def _members(
         self, broker_names: Sequence[str], topic: str, away: dict[str, ConnectionFailed]

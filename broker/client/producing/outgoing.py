@@ -6,7 +6,7 @@ call. All attempts of a send share the result, so they carry the same unique key
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -183,6 +183,8 @@ def _keys(keys: str | Sequence[str]) -> str:
     """Return the keys as one text with spaces between them, which is how a text is taken. Raises MessageRejected."""
     if isinstance(keys, str):
         return keys
+    if not isinstance(keys, Iterable):
+        raise MessageRejected(f"keys are texts, and not of class {type(keys).__name__}")
     for key in keys:
         if not isinstance(key, str) or not key or " " in key:
             raise MessageRejected(f"key {key!r}: keys are texts without spaces, since a space ends a key")
@@ -197,6 +199,8 @@ def _described(message: Message) -> str:
     text = ""
     count = 0
     if message.tags is not None:
+        if not isinstance(message.tags, str):
+            raise MessageRejected(f"tags {message.tags!r}: a tag is text")
         text = f"{text}TAGS\x01{message.tags}\x02"
         count += 1
     if message.keys:
@@ -206,7 +210,14 @@ def _described(message: Message) -> str:
         text += _delay(message)
         count += 1
     if message.properties:
+        if not isinstance(message.properties, dict | Mapping):
+            raise MessageRejected(
+                f"properties are a mapping, and not of class {type(message.properties).__name__}"
+            )
         for name, value in message.properties.items():
+            # Another type would be written in Python's own words, and a 0 be left out like an empty text.
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise MessageRejected(f"property {name!r}: names and values are text, {value!r} is not")
             if not name or name in _OWN_PROPERTIES:
                 raise MessageRejected(
                     f"property {name!r}: no name, or one with a field of its own in Message"
@@ -232,7 +243,7 @@ def _described(message: Message) -> str:
 def _delay(message: Message) -> str:
     """Return the property of a message that is delivered later. Raises MessageRejected."""
     given = [
-        f"{name}\x01{value}\x02"
+        (name, value)
         for name, value, is_given in (
             (property_names.DELAY, message.delay_level, bool(message.delay_level)),
             (property_names.TIMER_DELAY_MS, message.delay_ms, message.delay_ms is not None),
@@ -242,6 +253,9 @@ def _delay(message: Message) -> str:
     ]
     if len(given) > 1:
         raise MessageRejected("one of delay_level, delay_ms and deliver_at_ms at most can be given")
+    ((name, value),) = given
+    if type(value) is not int:
+        raise MessageRejected(f"a delay, or a time of delivery, is a whole number, not {value!r}")
     if min(message.delay_level, message.delay_ms or 0) < 0:
         raise MessageRejected("a delay cannot be negative")
-    return given[0]
+    return f"{name}\x01{value}\x02"

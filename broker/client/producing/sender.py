@@ -106,6 +106,8 @@ class Sender:
             if choice.topic != message.topic:
                 raise UsageError(f"a message for topic {message.topic!r} cannot go to {choice}")
             return choice
+        if isinstance(choice, bool) or not (isinstance(choice, str | int) or callable(choice)):
+            raise UsageError(f"queue {choice!r} is no MessageQueue, number, text or function")
         queues = route.permitted
         if isinstance(choice, str):
             # As `SelectMessageQueueByHash` does: a program in Java sends the same text to the same queue.

@@ -52,6 +52,9 @@ class OwnThread(Generic[Held]):
     def close(self) -> Future[None]:
         """Cancel the calls and leave the block; the future is that of the thread's end, with the block's exception."""
         self._left = True
+        if not self._used:
+            self._used = True  # nothing is to be left, and nobody enters any more
+            self._ended.set_result(None)
         try:
             if self._token is not None:
                 self._token.run_sync_soon(self._close)

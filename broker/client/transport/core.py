@@ -106,7 +106,8 @@ class ClientCore:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        assert self._task_scope is not None
+        if self._task_scope is None:
+            raise ClientClosed("left without having been entered")
         try:
             if self._take_leave is not None:
                 await self._take_leave()

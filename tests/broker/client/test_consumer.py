@@ -670,6 +670,15 @@ async def test_nor_is_the_report_of_a_queue_that_was_given_up(world: World, runt
         assert stored_offset(broker) == 10
 
 
+@pytest.mark.parametrize("share", [None, [MessageQueue("z", "g", 0)], "t"])
+async def test_a_strategy_that_gives_no_share_ends_the_consumer(
+    broker: Broker, runtime: ClientRuntime, share: Any
+) -> None:
+    with pytest.raises(UsageError, match="the strategy returned"):
+        async with consuming(runtime, strategy=lambda *_: share) as consumer:
+            await anext(consumer)
+
+
 @pytest.mark.parametrize("target", [10, 50])
 async def test_offsets_are_reset_by_the_answer_to_a_pull(
     broker: Broker, runtime: ClientRuntime, target: int

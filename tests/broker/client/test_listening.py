@@ -275,6 +275,8 @@ async def test_misuse_is_refused(world: World, runtime: ClientRuntime) -> None:
     async with consuming(runtime) as consumer:
         with pytest.raises(UsageError):
             await listen(consumer, gates.handle, concurrency=0)
+        with pytest.raises(UsageError, match="handler is of class NoneType"):
+            await listen(consumer, None)  # type: ignore[arg-type]
         async with listening_to(consumer, gates.handle):
             await trio.sleep(1)
             with pytest.raises(UsageError):

@@ -318,6 +318,8 @@ async def test_misuse_is_refused(world: World, runtime: ClientRuntime) -> None:
             await anext(consumer)
         with pytest.raises(UsageError, match="at least 1"):
             await listen_orderly(consumer, handle, attempts_max=0)
+        with pytest.raises(UsageError, match="handler is of class NoneType"):
+            await listen_orderly(consumer, None)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="async function"):
             await listen_orderly(consumer, lambda message: None)  # type: ignore[arg-type, return-value]
 

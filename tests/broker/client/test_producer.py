@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+from typing import Any
 
 import pytest
 import trio
@@ -24,6 +25,9 @@ from tests.broker.client.cancellation import cancel_at_step
 from tests.broker.client.cluster import NAME_SERVER, Broker, Cluster, one_group
 from tests.broker.client.links import ClientRuntime, World, code, reset, silent
 from tests.broker.client.producers import SEND, Recorded, producing, unique_keys
+
+NO_TEXT: list[Any] = [5, b"a", ["a"]]
+NO_WHOLE: list[Any] = [True, 1.5, float("nan"), "5"]
 
 # What is sent ----------------------------------------------------------------------------------------
 
@@ -66,6 +70,24 @@ async def test_sends_take_the_queues_in_turn(world: World, runtime: ClientRuntim
         used = [(await producer.send(Message("t", b"x"))).queue.queue_id for _ in range(8)]
     assert sorted(used[:4]) == [0, 1, 2, 3]
     assert used[4:] == used[:4]
+
+
+@pytest.mark.parametrize("choice", [True, 1.5, ("t", "g", 0), [], b"key"])
+async def test_a_choice_that_is_none_fails_alone(broker: Broker, runtime: ClientRuntime, choice: Any) -> None:
+    async with producing(runtime) as producer:
+        with pytest.raises(UsageError, match="is no MessageQueue"):
+            await producer.send(Message("t", b"x"), queue=choice)
+        async with producer.outbox() as outbox:
+            wrong = await outbox.send(Message("t", b"y"), queue=choice)
+            await outbox.send(Message("t", b"z"))
+            with pytest.raises(UsageError, match="is no MessageQueue"):
+                await wrong.wait()
+    assert broker.stored() == [b"z"]
+
+
+async def test_a_client_that_was_never_entered_cannot_be_left(runtime: ClientRuntime) -> None:
+    with pytest.raises(ClientClosed):
+        await Producer(NAME_SERVER, group="p", runtime=runtime).__aexit__(None, None, None)
 
 
 async def test_a_hash_key_and_a_selector_choose_the_queue(world: World, runtime: ClientRuntime) -> None:
@@ -162,6 +184,14 @@ async def test_large_bodies_are_compressed_if_wanted(broker: Broker, runtime: Cl
         Message("t", b"x", properties={"n": "v" * 31 * 1024}),
         Message("t", b"x", flag=1 << 31),
         Message("t", b"x", flag=-(1 << 31) - 1),
+        *(Message("t", b"x", tags=tag) for tag in NO_TEXT),
+        *(Message("t", b"x", properties={"n": value}) for value in (*NO_TEXT, 0, None)),
+        *(Message("t", b"x", properties={name: "v"}) for name in NO_TEXT[:2]),
+        *(Message("t", b"x", properties=wrong) for wrong in NO_TEXT),
+        *(Message("t", b"x", keys=wrong) for wrong in (*NO_TEXT[:2], [5])),
+        *(Message("t", b"x", delay_level=wrong) for wrong in NO_WHOLE),
+        *(Message("t", b"x", delay_ms=wrong) for wrong in NO_WHOLE),
+        *(Message("t", b"x", deliver_at_ms=wrong) for wrong in NO_WHOLE),
     ],
     ids=lambda message: repr(message)[:40],
 )

@@ -58,3 +58,11 @@ def test_a_wait_for_the_end_that_is_given_up_leaves_the_thread_in_order(
     running.join(LIMIT_S)
     assert not running.is_alive()
     assert failed == []
+
+
+def test_what_was_never_entered_is_left_at_once_and_entered_no_more() -> None:
+    thread = OwnThread(nothing(), "test")
+    for _ in range(2):
+        assert thread.close().result(LIMIT_S) is None
+    with pytest.raises(ClientClosed, match="entered once"):
+        thread.open()
