@@ -242,8 +242,7 @@ def _problem_of_shape(row: Mapping[str, Any]) -> str | None:
 
 def _problem_of_answer(row: Mapping[str, Any]) -> str | None:
     """Say what an operation leaves out, where without it the operation would be taken for one of another kind; None if
-    nothing.
-    """
+    nothing."""
     function, is_ok = row["function"], row["outcome"] == "ok"
     has_values = bool(row["values"])
     if is_ok and function in VALUED and has_values != (row["first_offset"] is not None):

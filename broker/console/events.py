@@ -16,8 +16,7 @@ BEAT_S: Final = 15.0
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
     """The first event for a page: the account that it is signed in with, and the history. A page that expected another
-    account loads anew.
-    """
+    account loads anew."""
 
     account: str | None
     history: History

@@ -242,8 +242,7 @@ def _point(before: GroupView | None, now: GroupView, at_ms: int, seconds: float)
 
 def _rate(before: GroupView | None, now: GroupView, figure: str, seconds: float) -> float | None:
     """Return by how much a figure grew on all nodes together since the snapshot before, per second; None where no node
-    tells. A node that has started anew counts from 0.
-    """
+    tells. A node that has started anew counts from 0."""
     if before is None or seconds <= 0:
         return None
     old = {node.node: node for node in before.nodes}

@@ -176,8 +176,7 @@ async def read_queue(
 
 def number_in(text: str) -> int | None:
     """Return the number in a property that clients write, with at most as many digits as a time in milliseconds; None
-    for any other text.
-    """
+    for any other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 

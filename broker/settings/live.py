@@ -135,8 +135,7 @@ class LiveSettings:
 
     def _keep_what_holds(self, kept: Mapping[str, str]) -> None:
         """Take over those of the kept changes that the node's present file still allows, one after the other; drop the
-        others with a warning.
-        """
+        others with a warning."""
         for key, text in kept.items():
             changes = {**self._changes, key: text}
             try:
@@ -173,8 +172,7 @@ class LiveSettings:
 
     def told(self) -> Told:
         """Returns the settings in force as they are told. They take milliseconds to write, so they are kept until a
-        change.
-        """
+        change."""
         if self._told is None or self._told.settings is not self.current:
             self._told = Told(self.current, self._as_properties(self.current), self._origins())
         return self._told

@@ -125,8 +125,7 @@ def ranges(starts: Mapping[MessageQueue, int], stops: Mapping[MessageQueue, int]
 
 def split(whole: Sequence[QueueRange], minimum: int | None) -> list[QueueRange]:
     """Cut the ranges into at least ``minimum`` parts of about the same size, or one for each message if there are
-    fewer.
-    """
+    fewer."""
     if minimum is None or len(whole) >= minimum:
         return list(whole)
     total = sum(one.stop - one.start for one in whole)

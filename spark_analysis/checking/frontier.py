@@ -128,8 +128,7 @@ def search_register(
 
 def _resolved(path: Path) -> tuple[tuple[int, ...], set[tuple[Any, ...]]]:
     """The operations of a path up to the first of which it used more than there were, and the kinds of which it used
-    too many.
-    """
+    too many."""
     entries = []
     while path is not None:
         path, entry = path

@@ -167,8 +167,7 @@ class FollowedTraces:
 
     def give_up(self, before_ns: int) -> Iterator[dict[str, Any]]:
         """Return the operations that were invoked before ``before_ns`` and are still open, as ones of unknown outcome,
-        each once.
-        """
+        each once."""
         for file in self._files.values():
             for row in file.rows.give_up(before_ns):
                 yield dict(zip(_NAMES, row, strict=True))
@@ -196,8 +195,7 @@ class FollowedTraces:
 
     def go_on(self, place: Place, now_ns: int) -> None:
         """Begin where another reader's :attr:`place` stood, as if all files had grown just now. Operations that were
-        open there are not known any more.
-        """
+        open there are not known any more."""
         for name, told in place.items():
             damage, cut = damage_of(name, told)
             tail = TraceTail(name, position=told["bytes"], damage=damage)

@@ -184,8 +184,7 @@ class Faults:
 
     async def _kill_all(self, fault: Fault) -> None:
         """Kills the processes of all machines. Page caches survive that, so everything acknowledged must still be
-        there.
-        """
+        there."""
         machines = self._free()
         if not machines:
             return

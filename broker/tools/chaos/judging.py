@@ -22,8 +22,7 @@ _ENTRIES_MAX: Final = 500_000
 @dataclass(frozen=True, kw_only=True)
 class JudgedGroup:
     """The stores of a group after a run, by node, identical up to ``last_index``; the group began with these
-    ``voters``.
-    """
+    ``voters``."""
 
     name: str
     voters: Sequence[str]

@@ -113,8 +113,7 @@ class ChaosRun:
 
     async def run(self) -> Summary:
         """Runs everything but the judgement of the traces by Spark. Raises ChaosFinding, and what keeps a cluster from
-        starting.
-        """
+        starting."""
         begin = time.monotonic()
         try:
             async with open_network() as network:
@@ -210,8 +209,7 @@ class ChaosRun:
 
     def _warnings(self) -> list[str]:
         """Returns warnings about how little the verdict may prove: a message of unknown outcome may be in the log or
-        not.
-        """
+        not."""
         warnings = []
         acknowledged, unknown = self.summary.acknowledged, self.summary.unknown
         if unknown * THIN_SHARE > acknowledged:
@@ -259,8 +257,7 @@ class ChaosRun:
 
 def _behind_proxies(network: Network) -> Callable[[Settings], Settings]:
     """Returns a function that changes a node's settings, so that it finds all others at their proxies, and they find it
-    at its own.
-    """
+    at its own."""
     proxies: dict[str, str] = {}
 
     def proxied(node: str, address: str, *, peers: bool) -> str:

@@ -105,8 +105,7 @@ def shrink_finding(failed: Result, directory: Path, budget: ShrinkBudget, judge:
 
 def _cpu_s() -> float:
     """The CPU seconds of this process and of its children that have ended; unlike time, these do not depend on how busy
-    the machine is.
-    """
+    the machine is."""
     return sum(os.times()[:4])
 
 

@@ -50,8 +50,7 @@ class Progress:
     @contextlib.asynccontextmanager
     async def showing(self, state: Callable[[], str]) -> AsyncIterator[trio.Nursery]:
         """Show what ``state`` returns again and again while the block lasts; tasks in the nursery that it yields end
-        with the block.
-        """
+        with the block."""
         import trio
 
         async def keep_showing() -> None:

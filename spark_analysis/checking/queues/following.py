@@ -155,8 +155,7 @@ class FollowedLog:
 
     def go_on(self, kept: KeptLog) -> None:
         """Take over what :meth:`kept` of another one returned, whose words this one was given; nothing must have been
-        taken yet.
-        """
+        taken yet."""
         self._queues = {
             key: _Queue(number, self._words, one) for number, (key, one) in enumerate(kept.queues.items())
         }
