@@ -191,6 +191,18 @@ def _keys(keys: str | Sequence[str]) -> str:
     return " ".join(keys)
 
 
+def check_properties(properties: object) -> None:
+    """Check that names and values are text. Raises MessageRejected.
+
+    Another type would be written in Python's own words, and a 0 be left out like an empty text.
+    """
+    if not isinstance(properties, dict | Mapping):
+        raise MessageRejected(f"properties are a mapping, and not of class {type(properties).__name__}")
+    for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise MessageRejected(f"property {name!r}: names and values are text, {value!r} is not")
+
+
 def _described(message: Message) -> str:
     """Return the properties beside the unique key as a record has them: name, character 1, value, character 2.
 
@@ -210,14 +222,8 @@ def _described(message: Message) -> str:
         text += _delay(message)
         count += 1
     if message.properties:
-        if not isinstance(message.properties, dict | Mapping):
-            raise MessageRejected(
-                f"properties are a mapping, and not of class {type(message.properties).__name__}"
-            )
+        check_properties(message.properties)
         for name, value in message.properties.items():
-            # Another type would be written in Python's own words, and a 0 be left out like an empty text.
-            if not isinstance(name, str) or not isinstance(value, str):
-                raise MessageRejected(f"property {name!r}: names and values are text, {value!r} is not")
             if not name or name in _OWN_PROPERTIES:
                 raise MessageRejected(
                     f"property {name!r}: no name, or one with a field of its own in Message"

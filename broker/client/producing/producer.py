@@ -213,9 +213,11 @@ class Producer(Replier):
 
         ``writer`` names who writes it, in 1 to 255 characters, ``number`` the portion: a writer's numbers grow, and
         none begins before the one before it has ended. ``in_flight`` messages at most are under way at the same time.
-        ``timeout_s`` bounds each call. Trivet brokers only; topics must exist. Raises UsageError for a negative number.
+        ``timeout_s`` bounds each call. Trivet brokers only; topics must exist. Raises UsageError for a name or number
+        that cannot be.
         """
-        check_kind(str, writer=writer)
+        if not isinstance(writer, str) or not 1 <= len(writer) <= 255 or not writer.isprintable():
+            raise UsageError(f"writer is {writer!r}, and must be 1 to 255 printable characters")
         check_whole(0, LONG_MAX, number=number)
         check_whole(1, in_flight=in_flight)
         if timeout_s is not None:

@@ -13,7 +13,7 @@ import msgspec
 from broker.client.checks import check_seconds
 from broker.client.errors import MessageRejected, ReplyTimeout, UsageError
 from broker.client.message import Message, MessageQueue, MessageView
-from broker.client.producing.outgoing import BODY_BYTES_MAX, checked_body
+from broker.client.producing.outgoing import BODY_BYTES_MAX, check_properties, checked_body
 from broker.client.transport.connection import Connection
 from broker.client.transport.core import ClientCore, CoreBlock
 from broker.client.transport.patient_calls import PatientCalls
@@ -154,6 +154,8 @@ class Replier(CoreBlock):
         checked = checked_body(body)
         if len(checked) > BODY_BYTES_MAX:
             raise MessageRejected(f"a reply of {len(checked)} bytes, at most {BODY_BYTES_MAX} are passed on")
+        properties = {} if properties is None else properties
+        check_properties(properties)
         runtime = self.core.runtime
         # The broker reads from these whom the reply is for; the requester finds its request by the correlation id.
         own = {
@@ -165,7 +167,7 @@ class Replier(CoreBlock):
         }
         try:
             # The client's own come last, so that the application's cannot send the reply to somebody else.
-            encoded = encode_properties({**(properties or {}), **own}).decode()
+            encoded = encode_properties({**properties, **own}).decode()
         except RecordError as error:
             raise MessageRejected(str(error)) from error
         header = SendMessageHeaderV2(

@@ -178,6 +178,9 @@ class TransactionalProducer(CoreBlock):
         """
         if message.is_delivered_later:
             raise MessageRejected("a message in a transaction cannot be delayed")
+        for name in ("TRAN_MSG", "PGROUP"):
+            if name in message.properties:  # it would count in place of the client's own
+                raise MessageRejected(f"property {name!r} of a transaction is the client's own")
         outgoing = self.producer.preparer.message(message)
         # By these a broker knows a half message, and whom to ask about it.
         properties = f"{outgoing.properties}TRAN_MSG\x01true\x02PGROUP\x01{self.group}\x02"

@@ -173,6 +173,10 @@ async def test_arguments_of_a_producer_are_checked(broker: Broker, runtime: Clie
                     pass
             with pytest.raises(UsageError, match="number is"):
                 client.portion("w", number)
+        writer: Any
+        for writer in ("", "w" * 256, "a\x00b", "\ud800", None, 5):
+            with pytest.raises(UsageError, match="writer is"):
+                client.portion(writer, 0)
     assert broker.stored() == []
 
 

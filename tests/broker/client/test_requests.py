@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
@@ -179,11 +181,11 @@ async def test_reply_to_one_who_is_gone_fails(broker: Broker, runtime: ClientRun
 
 @pytest.mark.parametrize(
     ("body", "properties"),
-    [("text", {}), (bytes(4 * 1024 * 1024 + 1), {}), (b"x", {"a\x01": "b"})],
-    ids=["text", "large", "separator"],
+    [("text", {}), (bytes(4 * 1024 * 1024 + 1), {}), (b"x", {"a\x01": "b"}), (b"x", {"a": 5}), (b"x", ["a"])],
+    ids=["text", "large", "separator", "number", "list"],
 )
 async def test_a_reply_that_no_message_can_be_is_refused_here(
-    broker: Broker, runtime: ClientRuntime, body: bytes, properties: dict[str, str]
+    broker: Broker, runtime: ClientRuntime, body: bytes, properties: Any
 ) -> None:
     """In a connection it would take down the calls of others."""
     asked = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "r"}

@@ -149,6 +149,9 @@ async def test_delayed_message_is_refused(world: World, runtime: ClientRuntime) 
     async with producing(runtime) as producer:
         with pytest.raises(MessageRejected):
             await producer.begin(Message("t", b"x", delay_level=1))
+        for name in ("TRAN_MSG", "PGROUP"):  # the first one of a name counts
+            with pytest.raises(MessageRejected, match=f"{name}.*the client's own"):
+                await producer.begin(Message("t", b"x", properties={name: "false"}))
     with pytest.raises(UsageError):
         TransactionalProducer(NAME_SERVER, group="p", check=never, check_after_s=0, runtime=runtime)
 
