@@ -55,3 +55,8 @@ export function head(title, right) {
 export function facts(pairs) {
   return pairs.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)));
 }
+
+/** A box to tick, with its text; `change` is called with whether it is ticked. */
+export function tick(text, change) {
+  return h("label", { class: "check" }, h("input", { type: "checkbox", onchange: (event) => change(event.target.checked) }), text);
+}

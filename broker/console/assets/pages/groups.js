@@ -2,7 +2,7 @@
 
 import { api, ask, order, session, tellDone } from "../api.js";
 import { confirm, dialog } from "../dialog.js";
-import { facts, fill, h, head, href, pill } from "../dom.js";
+import { facts, fill, h, head, href, pill, tick } from "../dom.js";
 import { DASH, count, duration, fromInput, number, rate, toInput } from "../format.js";
 import { poll } from "../poll.js";
 import { table } from "../table.js";
@@ -32,15 +32,7 @@ function showAll({ root, signal, fail }) {
   let wake = () => {};
   fill(
     root,
-    head(
-      "Consumer groups",
-      h(
-        "label",
-        { class: "check" },
-        h("input", { type: "checkbox", onchange: (event) => ((withSystem = event.target.checked), wake()) }),
-        "with the brokers' own",
-      ),
-    ),
+    head("Consumer groups", tick("with the brokers' own", (ticked) => ((withSystem = ticked), wake()))),
     h("section", null, list.element),
   );
   const question = async () => list.update(await ask("/api/groups", { system: withSystem }, signal));

@@ -2,7 +2,7 @@
 
 import { ask, order, session, tellDone } from "../api.js";
 import { confirm } from "../dialog.js";
-import { fill, h, head, pill } from "../dom.js";
+import { fill, h, head, pill, tick } from "../dom.js";
 import { table } from "../table.js";
 
 const ORIGINS = { default: "plain", file: "good", "run time": "warn", unknown: "plain" };
@@ -41,15 +41,7 @@ export async function show({ root, signal, reload }) {
     list.update([...rows.values()].filter((row) => !onlyGiven || row.changeable || Object.values(row.at).some((setting) => setting.origin !== "default")));
   fill(
     root,
-    head(
-      "Settings",
-      h(
-        "label",
-        { class: "check" },
-        h("input", { type: "checkbox", onchange: (event) => ((onlyGiven = !event.target.checked), draw()) }),
-        "with all defaults",
-      ),
-    ),
+    head("Settings", tick("with all defaults", (ticked) => ((onlyGiven = !ticked), draw()))),
     h(
       "section",
       null,

@@ -2,7 +2,7 @@
 
 import { api, ask, order, session, tellDone } from "../api.js";
 import { confirm } from "../dialog.js";
-import { facts, fill, h, head, href, pill } from "../dom.js";
+import { facts, fill, h, head, href, pill, tick } from "../dom.js";
 import { DASH, count, moment, number, rate, size } from "../format.js";
 import { poll } from "../poll.js";
 import { table } from "../table.js";
@@ -40,12 +40,7 @@ function showAll({ root, signal, fail }) {
       h(
         "div",
         { class: "row" },
-        h(
-          "label",
-          { class: "check" },
-          h("input", { type: "checkbox", onchange: (event) => ((withSystem = event.target.checked), draw()) }),
-          "with retries, dead letters and the brokers' own",
-        ),
+        tick("with retries, dead letters and the brokers' own", (ticked) => ((withSystem = ticked), draw())),
         session.writable && h("button", { type: "button", onclick: create }, "New topic"),
       ),
     ),
