@@ -33,10 +33,12 @@ from broker.client.errors import (
     DamagedOffsets,
     MessageRejected,
     NameServerUnavailable,
+    NoGroup,
     NoRoute,
     NotDelivered,
     OffsetsNotStored,
     OutboxFull,
+    PortionUndecidable,
     ReplyTimeout,
     SendOutcomeUnknown,
     SendsFailed,
@@ -46,8 +48,10 @@ from broker.client.errors import (
 from broker.client.message import Message, MessageQueue, MessageView, SendResult, SendStatus
 from broker.client.producing.latency import CLASSES_OF_4, LatencyClasses
 from broker.client.producing.outbox import Outbox, Sending
+from broker.client.producing.portion import Portion
 from broker.client.producing.producer import Producer
 from broker.client.producing.transactions import Decision, Transaction, TransactionalProducer
+from broker.client.transport.credentials import Credentials
 
 __all__ = [
     "CLASSES_OF_4",
@@ -62,6 +66,7 @@ __all__ = [
     "ConnectionFailed",
     "ConnectionLost",
     "Consumer",
+    "Credentials",
     "DamagedMessage",
     "DamagedOffsets",
     "Decision",
@@ -74,12 +79,15 @@ __all__ = [
     "MessageRejected",
     "MessageView",
     "NameServerUnavailable",
+    "NoGroup",
     "NoRoute",
     "NotDelivered",
     "OffsetFile",
     "OffsetsNotStored",
     "Outbox",
     "OutboxFull",
+    "Portion",
+    "PortionUndecidable",
     "Producer",
     "PullConsumer",
     "QueueStatus",
