@@ -449,7 +449,7 @@ class ConsumeQueue:
         gets the entries in between anew, but the deletion is not applied twice. And what a start has built comes again
         without a use, in whatever life.
 
-        Raises QueueOrderError, DiskFullError, DiskError.
+        Raises QueueOrderError, DiskFullError, DiskError, FlushError.
         """
         if physical_offset < self.built_before:
             return False
@@ -459,14 +459,23 @@ class ConsumeQueue:
             if offset < self.max_offset:
                 if not self._is_behind(physical_offset):
                     return False
-                self.remove()
+                self._remove_durably()
         elif offset != self.max_offset and self._starts:
-            self.remove()  # units of records that are all gone
+            self._remove_durably()  # units of records that are all gone
         if self.max_offset == self.min_offset and not self._starts:
             self._begin(offset)
             return True
         self._map_tail(offset)
         return True
+
+    def _remove_durably(self) -> None:
+        """Removes the files of an earlier life. Raises DiskError, FlushError.
+
+        A checkpoint may have noted them, of which it has summed up the last one only. If a power failure brought that
+        one back, and had left the next life's first one, the start would take both for what was noted.
+        """
+        self.remove()
+        self._disk.sync_directory(self._directory.rpartition("/")[0])
 
     def _begin(self, offset: int) -> None:
         """Begins the queue at `offset`; fillers stand for what came before it in its file."""

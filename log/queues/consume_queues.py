@@ -215,10 +215,13 @@ class ConsumeQueues:
             elif not (files_count and queue.is_sound(note.checksum_begin, note.max_offset, note.checksum)):
                 build_again(queue, note)
             else:
-                # Retention removes the first files. One that is missing behind others was lost, and its records are in
-                # the log unless all before what is left are gone.
-                is_without_hole = queue.restore(note.min_offset, note.max_offset, before_removal)
-                if not is_without_hole and queue.begins_in(physical_begin):
+                # Retention removes the first files, up to one with a record that is gone from the log. So one that is
+                # missing was lost, be it the first or one behind others, if all records of what is left are there.
+                # (Or retention ended right between two files, behind the checkpoint: then it is built for nothing.)
+                is_whole_run = queue.restore(note.min_offset, note.max_offset, before_removal)
+                if not (is_whole_run and queue.min_offset == note.min_offset) and queue.begins_in(
+                    physical_begin
+                ):
                     build_again(queue, note)
                     continue
                 # The log may have lost, with its unflushed end, records that the notes tell of.

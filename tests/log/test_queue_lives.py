@@ -322,3 +322,33 @@ def test_files_of_a_deleted_topic_do_not_come_back_beside_new_ones() -> None:
     assert store.log.last_index == last
     assert "consumequeue/T/0 was built again" in report.damage
     assert _bodies(store) == before
+
+
+def test_files_of_an_earlier_life_do_not_come_back_beside_those_of_the_next_one() -> None:
+    """The same where the queue itself finds that a new life begins: the topic's deletion is not applied twice."""
+    disk, store, before = _checkpointed_over_files(20)
+    last = store.log.last_index
+    writer = Writer(store)
+    del writer.ends["T", 0]
+    for number in range(8):
+        writer.send("T", body=b"life 2, message %d" % number)
+    store.dispatch(store.log.last_index, NOW)
+    assert len(_bodies(store)) == 8
+    disk = disk.crash(lambda path, page: path == f"consumequeue/T/0/{0:020d}")
+    store, report = open_store(disk)
+    assert store.log.last_index == last
+    assert "consumequeue/T/0 was built again" in report.damage
+    assert _bodies(store) == before
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_first_file_that_was_lost_is_made_again(clean: bool) -> None:
+    """The log has its records still, so that retention has not taken it."""
+    disk, store, before = _checkpointed_over_files(29)
+    if clean:
+        store.close(store.log.last_index)
+    disk = disk.kill()
+    disk.remove(min(path for path in disk.files if path.startswith("consumequeue/T/0/")))
+    store, report = open_store(disk)
+    assert "consumequeue/T/0 was built again" in report.damage
+    assert _bodies(store) == before
