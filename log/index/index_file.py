@@ -31,6 +31,9 @@ _CHUNK_ENTRIES = 1 << 18
 _LARGEST_SECONDS = 0x7FFFFFFF
 _LARGEST_HASH = 0x7FFFFFFF
 
+_Hashes = NDArray[np.int32]
+_Numbers = NDArray[np.int64]
+
 
 def key_hash(key: bytes) -> int:
     """Returns the absolute value of the Java hash, 0 for the one that has none (`IndexFile.indexKeyHashMethod`)."""
@@ -101,13 +104,7 @@ class IndexFile:
         self.used_slots, self.count = counts
         return 1 <= self.count <= self._entries_max and self.begin_offset <= self.end_offset
 
-    def put(
-        self,
-        mapped: MappedFile,
-        hashes: NDArray[np.int32],
-        offsets: NDArray[np.int64],
-        times: NDArray[np.int64],
-    ) -> None:
+    def put(self, mapped: MappedFile, hashes: _Hashes, offsets: _Numbers, times: _Numbers) -> None:
         """Adds entries, as many as there are hashes; they must fit. Raises DiskFullError."""
         number = len(hashes)
         assert 0 < number <= self.room, f"{number} entries for a file with room for {self.room}"
@@ -167,7 +164,7 @@ class IndexFile:
 
     def checksum(self, buffer: memoryview) -> int:
         """Returns the CRC-32 of entries 1..count-1; goes on where the last call ended."""
-        begin, end = (self._entries_at + ENTRY_BYTES * number for number in (self._checked_count, self.count))
+        begin, end = self.place_of(self._checked_count), self.place_of(self.count)
         self._checked_crc = crc32(buffer[begin:end], self._checked_crc)
         self._checked_count = self.count
         return self._checked_crc
@@ -233,16 +230,10 @@ class IndexFile:
             mapped.prepare(0, HEADER_BYTES, touch=False)
             mapped.buffer[:HEADER_BYTES] = self.header()
 
-    def _put_each(
-        self,
-        buffer: memoryview,
-        hashes: NDArray[np.int32],
-        offsets: NDArray[np.int64],
-        times: NDArray[np.int64],
-    ) -> None:
+    def _put_each(self, buffer: memoryview, hashes: _Hashes, offsets: _Numbers, times: _Numbers) -> None:
         number = self.count
         slots, begin_time = self._slots, self.begin_time
-        at = self._entries_at + ENTRY_BYTES * number
+        at = self.place_of(number)
         for entry_hash, offset, time in zip(hashes.tolist(), offsets.tolist(), times.tolist(), strict=True):
             slot_at = HEADER_BYTES + _SLOT.size * (entry_hash % slots)
             (previous,) = _SLOT.unpack_from(buffer, slot_at)
@@ -256,13 +247,7 @@ class IndexFile:
             number += 1
             at += ENTRY_BYTES
 
-    def _put_bulk(
-        self,
-        buffer: memoryview,
-        hashes: NDArray[np.int32],
-        offsets: NDArray[np.int64],
-        times: NDArray[np.int64],
-    ) -> None:
+    def _put_bulk(self, buffer: memoryview, hashes: _Hashes, offsets: _Numbers, times: _Numbers) -> None:
         number = len(hashes)
         numbers = np.arange(self.count, self.count + number, dtype=np.int32)
         # What `_put_each` does one by one. For a few the calls of numpy cost more than that loop.
@@ -290,8 +275,8 @@ class IndexFile:
             # The slots are touched at random, so only their blocks are allocated.
             mapped.prepare(0, self._entries_at, touch=False)
             self._prepared_count = self.count
-        begin = self._entries_at + ENTRY_BYTES * self._prepared_count
-        end = min(mapped.size, max(self._entries_at + ENTRY_BYTES * count, begin + _STEP_BYTES))
+        begin = self.place_of(self._prepared_count)
+        end = min(mapped.size, max(self.place_of(count), begin + _STEP_BYTES))
         mapped.prepare(begin, end)
         self._prepared_count = (end - self._entries_at) // ENTRY_BYTES
 
