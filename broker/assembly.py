@@ -223,6 +223,7 @@ def _shared(node: Node, address: str, store_host: bytes, random: RandomSource) -
     leadership = node.replica.leadership
     group_limit = GroupLimit(leadership, node.settings)
     offsets = node.add(OffsetCommits(leadership, node.settings, group_limit, node.time, node.listeners))
+    node.add(DeadOffsets(leadership, offsets, node.registry, node.time, node.listeners))
     return _Shared(
         group_limit,
         offsets,
@@ -275,7 +276,6 @@ def _about_the_node(
             node.listeners,
         )
     )
-    DeadOffsets(replica.leadership, node.registry, node.time, node.listeners)
     FormatGate(replica.leadership, replica.members, replica.release, node.settings, node.time, node.listeners)
     return (
         status,

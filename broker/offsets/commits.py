@@ -366,6 +366,10 @@ class OffsetCommits:
             return None
         return next((under_way for under_way in reversed(self._under_way) if key in under_way.keys), None)
 
+    def has_any_under_way(self, group: str, topic: str, queue_ids: Iterable[int]) -> bool:
+        """Tells whether an offset of one of these queues is in the log and not applied yet, by an order or a report."""
+        return any(self._proposed_last((group, topic, queue_id)) is not None for queue_id in queue_ids)
+
     def has_order_under_way(self, key: _Key) -> bool:
         """Returns True while an order that a consumer is to follow is on its way to a queue."""
         return any(under_way.is_followed and key in under_way.keys for under_way in self._under_way)

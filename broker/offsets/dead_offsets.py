@@ -9,7 +9,9 @@ where it would have been sent to the beginning of what is left.
 
 An administrator's order that no consumer has followed yet (broker/offsets/resets.py) is for whenever the consumer group
 comes, and says something also when the message that it names is deleted: the consumer group is to begin at what is left
-then. So where there is one nothing is forgotten.
+then. So where there is one nothing is forgotten, and nothing while anything of the consumer group in that topic is in
+the log and not applied: an order, or a report, may name the very offset that is stored, and the command that forgets
+would come behind it and take it for unchanged. All that is under way is this leader's own (broker/offsets/commits.py).
 
 Each look takes a few turns, so that a million offsets keep nobody waiting. What was seen in the look before is the
 leader's own memory: after a failover it takes two looks again.
@@ -24,7 +26,7 @@ import structlog
 from broker.node.client_registry import ClientRegistry
 from broker.node.listeners import Listeners
 from broker.node.ports import Proposals
-from broker.offsets.commits import StoredOffset
+from broker.offsets.commits import OffsetCommits, StoredOffset
 from broker.requests.connection import Connection
 from broker.requests.deadline import MS, NEVER, Time
 from broker.requests.errors import ReplicaError
@@ -47,11 +49,13 @@ class DeadOffsets:
     def __init__(
         self,
         leadership: Proposals,
+        commits: OffsetCommits,
         registry: ClientRegistry[Connection],
         time: Time,
         listeners: Listeners,
     ) -> None:
         self._leadership = leadership
+        self._commits = commits
         self._registry = registry
         self._time = time
         self._interval_ns = leadership.limits.unused_offsets_look_ms * MS
@@ -103,7 +107,8 @@ class DeadOffsets:
         )
 
     def _leads_nowhere(self, key: _Key) -> bool:
-        """Tells whether the offsets are of no use: in every queue the next message is deleted, and no order stands."""
+        """Tells whether the offsets are of no use: in every queue the next message is deleted, no order stands, and
+        nothing is on its way in their place."""
         metadata, queues = self._leadership.metadata, self._leadership.store.queues
         if key in metadata.parked.offsets:
             return False
@@ -112,7 +117,7 @@ class DeadOffsets:
             # Of a queue that is not there nothing was deleted.
             if queue is None or offset >= queue.min_offset:
                 return False
-        return True
+        return not self._commits.has_any_under_way(*key, metadata.offsets[key])
 
     def _forget(self, dead: list[StoredOffset]) -> None:
         log.info("offsets of unused groups are forgotten", count=len(dead))

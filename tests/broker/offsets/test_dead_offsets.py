@@ -8,6 +8,8 @@ import pytest
 
 from broker.node.running import RunningNode
 from broker.offsets import dead_offsets
+from broker.offsets.commits import OffsetCommits
+from broker.offsets.dead_offsets import DeadOffsets
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.replica.inner_limits import InnerLimits
 from broker.state.commands import CommitOffsets
@@ -153,3 +155,24 @@ def test_an_order_stands_until_somebody_follows_it(group: Group) -> None:
     client.heartbeat("away")
     told = client.pull("T", "away", least + 40)
     assert (told.status, told.next_offset) == ("OFFSET_RESET", least)
+
+
+@pytest.mark.parametrize("what", ["an order", "a report"])
+def test_what_is_on_its_way_to_the_offset_that_is_stored_stays(group: Group, what: str) -> None:
+    """The command that forgets came behind it in the log, and took the offset for one that nobody had named since."""
+    client = group.connect()
+    report(client, "dead", 3)
+    group.advance(LOOK_S + 1)
+    group.lose = lambda source, target, frame: bool(getattr(getattr(frame, "message", None), "spans", ()))
+    dead = group.node(group.leader).part(OffsetCommits)
+    lost: list[str] = []
+    dead.commit_all(
+        [("dead", "T", 0, 3)], lambda _: None, lambda: lost.append("lost"), until_followed=what == "an order"
+    )
+    looks = group.node(group.leader).part(DeadOffsets)
+    looks._run()
+    group.lose = lambda source, target, frame: False
+    group.advance(1)
+    group.converge()
+    assert not lost
+    assert kept(group) == ["dead"]
