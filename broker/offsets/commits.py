@@ -23,7 +23,7 @@ from broker.node.ports import Proposals
 from broker.remoting.codes import ResponseCode
 from broker.replica.proposals import ignore
 from broker.requests.deadline import NEVER, Time
-from broker.requests.errors import OverloadedError, ReplicaError, RequestError, TooManyError
+from broker.requests.errors import NotServingError, ReplicaError, RequestError, TooManyError
 from broker.settings.live import LiveSettings
 from broker.state.commands import CommitOffsets, EndResets, ResetOffsets
 from log.errors import DiskFullError
@@ -38,9 +38,9 @@ _Key = tuple[str, str, int]
 """Consumer group, topic, queue id."""
 Uncounted = Mapping[_Key, int]
 """Reports that did not count, as an administrator sends the consumer group elsewhere; the value is where to."""
-NoRoom = OverloadedError | DiskFullError
-"""The reason why nothing of a report is in the log."""
-Lost = Callable[[NoRoom | None], None]
+NotStored = ReplicaError | DiskFullError
+"""The reason why nothing of a report is in the log: no room, or another leader is to be asked (`NotServingError`)."""
+Lost = Callable[[NotStored | None], None]
 """Called when a report will not be applied, with the reason; with None if nobody knows whether it will be."""
 _Waiter = tuple[Callable[[Uncounted], None], Lost]
 """Called once offsets are applied, and when they are lost; one of the two, once."""
@@ -481,19 +481,16 @@ class OffsetCommits:
             for ready, _lost in waiting:
                 ready(uncounted)
 
-        def lost(reason: NoRoom | None = None) -> None:
+        def lost(reason: NotStored | None = None) -> None:
             end()
             for _ready, is_lost in waiting:
                 is_lost(reason)
 
         try:
             self._propose_all(offsets, CommitOffsets, done, lost)
-        except (OverloadedError, DiskFullError) as error:
+        except (ReplicaError, DiskFullError) as error:
             self.dropped += len(staged)
             lost(error)
-        except ReplicaError:
-            self.dropped += len(staged)
-            lost()
 
     def _role_changed(self) -> None:
         if not self._leadership.serving:
@@ -508,7 +505,7 @@ class OffsetCommits:
             self._deadline.due_ns = NEVER
             waiting, self._waiting = self._waiting, []
             for _, lost in waiting:
-                lost(None)
+                lost(NotServingError(None))
 
 
 def _too_many(most: int) -> RequestError:

@@ -13,7 +13,7 @@ from typing import Final
 from broker.node.client_registry import ClientRegistry
 from broker.node.long_responses import LongResponses
 from broker.node.ports import Proposals, Requests
-from broker.offsets.commits import NoRoom, OffsetCommits, StoredOffset
+from broker.offsets.commits import NotStored, OffsetCommits, StoredOffset
 from broker.offsets.resets import OffsetResets
 from broker.remoting.admin_headers import CloneGroupOffsetHeader
 from broker.remoting.bodies import TopicConfig
@@ -28,11 +28,12 @@ from broker.remoting.headers import (
 from broker.remoting.json_body import encode_body
 from broker.remoting.pieces import Pieces
 from broker.requests.connection import Connection
-from broker.requests.errors import RequestError
+from broker.requests.errors import NotServingError, OverloadedError, RequestError
 from broker.requests.long_bodies import Body
 from broker.requests.processing import HandledOn, Pace, Route
 from broker.requests.responses import refuse, reply, reply_unknown
 from broker.state.topic_rules import check_group_name, queues_of
+from log.errors import DiskFullError
 from log.queues.consume_queue import Boundary, ConsumeQueue
 
 OFFSETS_AT_ONCE: Final = 5_000
@@ -78,13 +79,14 @@ class OffsetsProcessor:
         """Tells the consumer group's next offset in a queue, or what a consumer group without one should do."""
         header = command.decode_fields(QueryConsumerOffsetHeader)
         self._check_queue(header.topic, header.queue_id)
+        place = self._requests.place_of(command)
         # What was reported before counts for this response, also where nobody has waited for it to be stored.
         waits = self._offsets.when_settled(
             header.consumer_group,
             header.topic,
             header.queue_id,
             lambda: self._answer_query(connection, command, header),
-            lambda: self._requests.forward(connection, command),
+            lambda: self._requests.forward_late(connection, command, place),
         )
         if not waits:
             self._answer_query(connection, command, header)
@@ -139,18 +141,25 @@ class OffsetsProcessor:
             return
         # An offset is small, and consumers that could store none would get all messages again at their next start.
         self._leadership.check_may_append(despite_full_disk=True)
+        place = self._requests.place_of(command)
         self._offsets.commit(
             *key,
             header.commit_offset,
             lambda target: reply(connection, command, ResponseCode.SUCCESS, _why_it_does_not_count(target)),
-            lambda reason: self._not_stored(connection, command, reason),
+            lambda reason: self._not_stored(connection, command, place, reason),
         )
 
-    def _not_stored(self, connection: Connection, command: RemotingCommand, reason: NoRoom | None) -> None:
-        if reason is None:
-            reply_unknown(connection, command)
-        else:
-            refuse(connection, command, reason)
+    def _not_stored(
+        self, connection: Connection, command: RemotingCommand, place: int, reason: NotStored | None
+    ) -> None:
+        match reason:
+            case OverloadedError() | DiskFullError():
+                refuse(connection, command, reason)
+            case NotServingError():
+                # It was staged, and nothing of it is in the log: the next leader may store it.
+                self._requests.forward_late(connection, command, place)
+            case _:
+                reply_unknown(connection, command)
 
     def all_offsets(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:
         """Tells all consumer groups' offsets that the client may see, in steps, as consumerOffset.json has them."""

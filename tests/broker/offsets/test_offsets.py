@@ -12,6 +12,7 @@ from broker.remoting.headers import OffsetResponseHeader
 from broker.remoting.json_body import parse_loose_json
 from broker.replica.leadership import Leadership
 from broker.requests.errors import OverloadedError
+from raft.messages import VoteResponse
 from tests.broker.harness import Client, Group
 
 
@@ -304,3 +305,29 @@ def test_bad_requests(client: Client, code: int, fields: dict[str, object], answ
     refused = client.call(code, fields)
     assert refused.code == answer
     assert remark in (refused.remark or "")
+
+
+@pytest.mark.parametrize("how", ["hands over", "is deposed"])
+def test_a_report_that_a_lost_leader_has_only_staged_is_stored_by_the_next(group: Group, how: str) -> None:
+    """Its consumer was told that nobody knows what became of it, although nothing of it was in the log."""
+    old = group.leader
+    client = group.connect(old)
+    client.create_topic("T", 2)
+    client.heartbeat("g")
+    group.converge()
+    heir, leader = group.follower, group.node(old)
+    group.settle()
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": 0}
+    reported = client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, {**fields, "commitOffset": 5})
+    asked = client.start_call(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+    assert leader.part(OffsetCommits).staged
+    leader.begin(group.now_ns, group.wall_ms)
+    if how == "hands over":
+        leader.replica.group_changes.transfer(heir)
+    else:
+        term = leader.replica.term + 1
+        message = VoteResponse(heir, old, term, term, granted=False)
+        leader.peer_received(heir, RaftFrame(message))
+    assert client.wait(reported).code == ResponseCode.SUCCESS
+    assert client.wait(asked).fields["offset"] == "5"
+    assert stored(client) == 5
