@@ -144,6 +144,7 @@ class HeartbeatsProcessor:
         missing = self._missing({consumer.group_name: consumer.unit_mode for consumer in consumers})
         if state.serving:
             self._notify(changed)
+            self._requests.forward_copy(connection, command)
             new = [
                 consumer.group_name
                 for consumer in consumers
@@ -164,7 +165,8 @@ class HeartbeatsProcessor:
                     lambda: reply(connection, command, ResponseCode.SUCCESS),
                 )
         elif missing and not command.is_one_way:
-            self._requests.forward(connection, command)  # the leader answers when it has created them
+            # The leader answers when it has created them. Others of its client may be held from before.
+            self._requests.forward_late(connection, command, self._requests.place_of(command))
             return None
         else:
             self._requests.forward_copy(connection, command)
@@ -248,8 +250,7 @@ class HeartbeatsProcessor:
         self._plan_expiry()
         if self._state.serving:
             self._notify(changed)
-        else:
-            self._requests.forward_copy(connection, command)
+        self._requests.forward_copy(connection, command)
         reply(connection, command, ResponseCode.SUCCESS)
 
     def check_config(self, connection: Connection, command: RemotingCommand) -> Iterator[None]:

@@ -29,6 +29,7 @@ from broker.node.request_states import (
     State,
     WaitingRequest,
 )
+from broker.node.unhandled_forwards import NEWS
 from broker.node.unsent_forwards import UnsentForwards
 from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
 from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
@@ -301,25 +302,24 @@ class Forwarding:
         """Tells the leader, too, if it is another node, and expects no response: this node answers the client.
 
         Where there is no room for it the leader is not told: heartbeats come again, and who has left falls silent.
+
+        While this node still holds what the client has said of itself before, the copy is held behind that, whoever
+        leads: when that goes on it says what is not so any more, here, too, and the last word counts.
         """
-        leader = self._view.leader
+        leader, place = self._view.leader, self.place_of(command)
         client = self._by_connection.get(connection)
-        if leader is None or leader == self._view.node_id or client is None:
-            return
-        client.known_to = leader
-        # One way, so that it takes no place here and the leader answers nobody.
-        copy = RemotingCommand(
-            command.code,
-            command.flag | FLAG_ONE_WAY,
-            command.language,
-            command.opaque,
-            command.version,
-            command.remark,
-            command.header,
-            command.body,
-            command.serialization,
-        )
-        self._send(leader, client, copy)
+        if self._has_news_before(connection, client, place):
+            self._hold(connection, _one_way(command), place)
+        elif leader is not None and leader != self._view.node_id and client is not None:
+            client.known_to = leader
+            self._send(leader, client, _one_way(command))
+
+    def _has_news_before(self, connection: Connection, client: _Client | None, place: int) -> bool:
+        """Tells whether what a client has said of itself before that place is yet to go on from here."""
+        waiting = self._held.of(connection)
+        if client is not None:
+            waiting += [request for _, request in client.ended]
+        return any(request.number < place and request.command.code in NEWS for request in waiting)
 
     def pass_response_on(self, asking: str, connection: Connection, answer: RemotingCommand) -> None:
         """Sends a client's response to the node that has asked that client. One that is too long becomes a refusal.
@@ -648,7 +648,8 @@ class Forwarding:
         """True while held requests go on: a turn is wanted at once."""
         if not self._held or self.ended or not self._finds_leader:
             return False
-        return self.is_outside or not self._doubts_first
+        # Some of those that a lost leader is yet to tell are asked of the next one, in places before these.
+        return self.is_outside or not (self._doubts_first or self._view.has_untold)
 
     def goes_behind(self, connection: Connection, command: RemotingCommand, place: int | None = None) -> bool:
         """Puts a request behind those of its client that go on just now and came before it, if there are any; else
@@ -660,6 +661,10 @@ class Forwarding:
         number = self._new_number() if place is None else place
         # Turns go on with these before all that are held, or hold them in their places.
         if self.ended and (client := self._by_connection.get(connection)) is not None and client.ended:
+            self._hold(connection, command, number)
+            return True
+        # So are those that have waited at this node while it led, once they are told that it does not any more.
+        if place is None and self._view.has_untold and not self.is_outside:
             self._hold(connection, command, number)
             return True
         if not (self._finds_leader and self._held.has_any_before(number, connection)):
@@ -744,3 +749,18 @@ class Forwarding:
             return
         self.leaving.extend(self._by_number.values())
         self._happens_to_all([(*waiting, RequestEvent.OUTSIDE) for waiting in self.all_asked()])
+
+
+def _one_way(command: RemotingCommand) -> RemotingCommand:
+    """Returns a copy of a request that takes no place here, and that the leader does not answer."""
+    return RemotingCommand(
+        command.code,
+        command.flag | FLAG_ONE_WAY,
+        command.language,
+        command.opaque,
+        command.version,
+        command.remark,
+        command.header,
+        command.body,
+        command.serialization,
+    )

@@ -314,9 +314,8 @@ class Node:
         if self.access is not None and not self._is_allowed(self.access, connection, command):
             return
         # Mostly nothing waits, and what is empty is not asked.
-        if not (self._held.waiting or self._forwarding.ended) or not self._goes_behind_held(
-            connection, command
-        ):
+        some_wait = self._held.waiting or self._forwarding.ended or self.replica.has_untold
+        if not some_wait or not self._goes_behind_held(connection, command):
             self.handle_admitted(connection, command)
 
     def _goes_behind_held(self, connection: Connection, command: RemotingCommand) -> bool:

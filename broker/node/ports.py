@@ -100,6 +100,10 @@ class GroupView(Serving, Protocol):
         """This node leads, and leadership is going to another one just now."""
 
     @property
+    def has_untold(self) -> bool:
+        """Some who waited here when this node stopped leading are still to be told so, in the next turns."""
+
+    @property
     def is_member(self) -> bool:
         """This node belongs to the group, as far as it knows."""
 
@@ -229,7 +233,8 @@ class Requests(Protocol):
         another node has forwarded to the leader of an earlier term is given back."""
 
     def forward_copy(self, connection: Connection, command: RemotingCommand, /) -> None:
-        """Tells the leader, too, if it is another node; this node answers the client."""
+        """Tells the leader, too, if it is another node; this node answers the client. Whatever this node is, the copy
+        goes behind what it holds of the same kind."""
 
     def take_back(
         self,

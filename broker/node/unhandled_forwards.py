@@ -23,7 +23,8 @@ UNHANDLED_BYTES_MAX: Final = 64 * 1024 * 1024
 NEWS_BYTES_MAX: Final = 16 * 1024 * 1024
 """The bytes of what is told of clients and waits, likewise: a heartbeat has some hundreds."""
 
-_NEWS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
+NEWS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
+"""Requests by which clients say what they are: each takes the place of what was said before."""
 
 _BYTES_OF_ONE: Final = 4 * 1024
 """A request costs as much as one more for each so many bytes that it has."""
@@ -50,7 +51,7 @@ def work_of(frame: Forward | ClientGone) -> int:
 
 def is_news(command: RemotingCommand) -> bool:
     """Tells whether a request only tells of its client and wants no response (`Forwarding.forward_copy`)."""
-    return command.code in _NEWS and command.is_one_way
+    return command.code in NEWS and command.is_one_way
 
 
 class UnhandledForwards:

@@ -186,6 +186,11 @@ class Replica:
         """True while this node leads, and leadership is going to another one."""
         return self.raft.transferee is not None
 
+    @property
+    def has_untold(self) -> bool:
+        """True while some who waited here when this node stopped leading are still to be told so, in the next turns."""
+        return bool(self.leadership.untold or self.leadership.reads.lost_reads)
+
     def hears(self, node: str) -> bool:
         """True while the link that another node sends on to this one is up."""
         return self.members.hears(node)

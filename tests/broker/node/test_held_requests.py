@@ -16,9 +16,12 @@ from broker.node.forwarding import Forwarding
 from broker.node.node import Node
 from broker.node.request_states import HELD_NS_MAX, State
 from broker.peers.protocol import Forward, Frame, NotDone, RaftFrame
+from broker.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.frame import whole_commands
+from broker.remoting.json_body import encode_body
+from broker.replica import read_barriers
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.members import Members
 from broker.requests.connection import Connection, RelayedConnection
@@ -731,3 +734,63 @@ def test_a_pull_that_cannot_be_read_hurts_nobody_else() -> None:
     opaque = client.start_call(RequestCode.PULL_MESSAGE, {"topic": "T", "queueId": "x"})
     group.run_until(lambda: len(client.answers) == 11, "all answers")
     assert client.answers[opaque].code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_who_left_its_consumer_group_while_its_heartbeat_was_held_is_no_member(place: str) -> None:
+    """The heartbeat went on behind what was told at once, and the leader gave queues to a client that reads none."""
+    group, heir, other = leaderless()
+    client = group.connect(heir if place == "the next leader" else other)
+    consumer = ConsumerData(
+        group_name="new", subscription_data_set=[SubscriptionData(topic="T", sub_string="*")]
+    )
+    data = HeartbeatData(client_id=client.client_id, consumer_data_set=[consumer])
+    heartbeat = client.start_call(RequestCode.HEART_BEAT, None, encode_body(data))
+    assert heartbeat not in client.answers
+    left = client.start_call(
+        RequestCode.UNREGISTER_CLIENT, {"clientID": client.client_id, "consumerGroup": "new"}
+    )
+    group.elect()
+    for opaque in (heartbeat, left):
+        assert client.wait(opaque).code == ResponseCode.SUCCESS
+    group.settle()
+    for node in group.members:
+        assert group.node(node).registry.members("new") == []
+
+
+def test_what_comes_while_a_lost_leader_is_yet_to_tell_others_of_its_client_stays_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reader that waited for a majority was asked of the next leader behind a send of its client that came later."""
+    monkeypatch.setattr(read_barriers, "_TOLD_A_TURN", 1)
+    group = Group.elected(3)
+    group.connect().create_topic("T")
+    group.converge()
+    old = group.leader
+    client, there = group.connect(old), group.node(old)
+    forwarded: list[int] = []
+
+    def see(source: str, target: str, frame: Frame) -> bool:
+        if isinstance(frame, Forward) and source == old:
+            forwarded.extend(command.opaque for command in whole_commands(bytes(frame.body)))
+        return False
+
+    group.lose = lambda source, target, frame: isinstance(frame, RaftFrame) and target == old
+    asked = [client.start_call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0}) for _ in range(10)]
+    group.settle()
+    assert not forwarded
+    # It stands still while the others elect another, and hears of that one first.
+    group.stop(old)
+    group.advance(5)
+    group.lose = see
+    group._in_flight.extend(group._stopped.pop(old))
+    leadership = there.replica.leadership
+    while there.replica.leader == old:
+        group._deliver(group._in_flight.popleft())
+    assert len(leadership.reads.lost_reads) == 10
+    group._turn(group.members[old])
+    assert len(leadership.reads.lost_reads) == 9
+    assert not there.held_count
+    asked.append(client.start_send("T", b"x"))
+    group.settle()
+    assert forwarded == asked
