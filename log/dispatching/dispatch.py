@@ -168,7 +168,10 @@ class Dispatcher:
         """Up to this entry queues and index files are built."""
 
     def forget_topics(self) -> None:
-        """Forgets all that it remembers of topics, because queues were removed."""
+        """Forgets all that it remembers of topics, because queues were removed.
+
+        No arrival is lost by that: it is called behind a `run` that has told of all, or when all queues go.
+        """
         self._topics.clear()
         self._touched.clear()
 

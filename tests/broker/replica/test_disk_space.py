@@ -1,6 +1,7 @@
 """A node whose disk is full stays, says so, takes nothing, and goes on when there is room."""
 
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,11 +11,12 @@ from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import ResponseCode
 from broker.replica.members_file import MembersFile
 from broker.statistics.events import EventKind
+from log.dispatching.dispatch import Dispatcher
 from log.errors import DiskFullError
 from raft.configuration import Configuration
 from simulation.machines.simulated_disk import SimulatedDisk
 from tests.broker.group_changes import add, change
-from tests.broker.harness import Group, peer_address
+from tests.broker.harness import Group, Pulled, peer_address
 
 
 def fill(group: Group, node: str) -> None:
@@ -269,3 +271,28 @@ def test_a_preferred_leader_leads_again_when_it_has_room() -> None:
     assert group.leader != "n0", "it has no room"
     empty(group, "n0")
     group.run_until(lambda: group.node("n0").replica.serving, "the preferred leader")
+
+
+def test_who_waits_for_messages_hears_of_those_whose_dispatch_found_no_room_at_first(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their units were written before there was no room for the keys, and are left alone when it is tried again."""
+    client = group.connect()
+    client.heartbeat("g")
+    pull = client.start_pull("T", "g", 0, suspend_ms=20_000)
+    group.settle()
+    put, failed = Dispatcher._pass, list[int]()
+
+    def no_room(dispatcher: Dispatcher, *of_pass: Any) -> int:
+        index = put(dispatcher, *of_pass)
+        if dispatcher._touched and not failed:
+            failed.append(index)
+            raise DiskFullError("the index", "writing", "no space left")
+        return index
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Dispatcher, "_pass", no_room)
+        client.send("T", b"x")
+        group.advance(2)
+    assert failed
+    assert Pulled.of(client.wait(pull, 1)).bodies == [b"x"]
