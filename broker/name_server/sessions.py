@@ -17,14 +17,12 @@ from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.requests.errors import OverloadedError
 from broker.requests.line import Surroundings
+from broker.requests.responses import UNREAD
 from broker.requests.work import work_of
 from broker.statistics.events import EventKind, Events
 
 UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Responses that may wait for one client: a hundred questions come in one read, and a list may have megabytes."""
-
-UNREAD: Final = "[OVERLOAD]earlier responses are unread"
-"""The remark of the refusal of whoever leaves so much unread."""
 
 BYTES_BEHIND_MAX: Final = 64 * 1024 * 1024
 """Registrations with thousands of topics that wait for another one's end, together; what is beyond is to come again."""

@@ -16,6 +16,11 @@ LARGE_BODY_BYTES: Final = 64 * 1024
 """A longer body is only given to a client that has read most of its earlier responses: messages are views of the log,
 but such a body is memory."""
 
+UNREAD: Final = (
+    "[OVERLOAD]responses to earlier requests of this client are not read yet: read them, then ask again"
+)
+"""The remark of the refusal of whoever leaves too much unread."""
+
 
 def reply(
     connection: Connection,
@@ -36,7 +41,7 @@ def reply(
     pieces = body.all() if isinstance(body, Pieces) else [body] if body else []
     size = sum(map(len, pieces))
     if size > LARGE_BODY_BYTES and connection.leaves_much_unread():
-        code, remark, fields = ResponseCode.SYSTEM_BUSY, "[OVERLOAD]earlier responses are unread", None
+        code, remark, fields = ResponseCode.SYSTEM_BUSY, UNREAD, None
         pieces, size = [], 0
     # A remark or a field may make the head longer than a frame may be, or have no form in the binary header.
     try:
