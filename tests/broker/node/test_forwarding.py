@@ -10,8 +10,9 @@ from broker.node.request_states import DOUBT_NS
 from broker.peers.protocol import Forward, Frame, NotDone, RaftFrame, Relay
 from broker.remoting.bodies import LockBatchBody, MessageQueue, TopicConfig
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import ROCKETMQ
+from broker.remoting.command import ROCKETMQ, RemotingCommand
 from broker.remoting.json_body import decode_body, encode_body
+from broker.requests.connection import Connection
 from broker.requests.processing import OUTCOME_UNKNOWN
 from raft.messages import AppendResponse, TimeoutNow
 from tests.broker.harness import Client, Group, Pulled
@@ -580,3 +581,33 @@ def test_requests_go_on_as_soon_as_a_transfer_is_given_up(group: Group, place: s
     assert client.wait(opaque, 2).code == ResponseCode.SUCCESS
     assert client.pull("T", "g", 0).bodies == [b"x"]
     assert group.leader == old
+
+
+@pytest.mark.parametrize("at", ["the leader", "a leader that was awaited"])
+def test_what_a_handler_did_not_foresee_hurts_no_other_forwarded_request(group: Group, at: str) -> None:
+    client = group.connect(group.follower)
+    if at == "a leader that was awaited":
+        group.kill(group.leader)
+
+    def fails(connection: Connection, command: RemotingCommand) -> None:
+        raise KeyError("nobody foresaw this")
+
+    for member in group.alive():
+        routes = member.alive._routes
+        routes[RequestCode.GET_MIN_OFFSET] = fails, routes[RequestCode.GET_MIN_OFFSET][1]
+        routes[RequestCode.UNLOCK_BATCH_MQ] = fails, routes[RequestCode.UNLOCK_BATCH_MQ][1]
+    queue = {"topic": "T", "queueId": 0}
+    codes = [
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.GET_MAX_OFFSET,
+    ]
+    answers = [client.wait(opaque) for opaque in [client.start_call(code, queue) for code in codes]]
+    assert [answer.code for answer in answers] == [
+        ResponseCode.SUCCESS,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SUCCESS,
+    ]
+    assert all("nobody foresaw this" in (answer.remark or "") for answer in answers[1:3])
