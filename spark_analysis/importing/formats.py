@@ -200,7 +200,12 @@ def _jsonl(text: Iterable[str]) -> Iterator[Line | BadLine]:
                 json.dumps(form, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             is_cut = not line.endswith("\n")
-            yield BadLine(number, CUT if is_cut else f"not JSON: {error}", UNREADABLE, is_cut)
+            why = (
+                f"{error.msg} (column {error.colno})"
+                if isinstance(error, json.JSONDecodeError)
+                else str(error)
+            )
+            yield BadLine(number, CUT if is_cut else f"not JSON: {why}", UNREADABLE, is_cut)
             continue
         problem = _problem(form)
         if problem is not None:
