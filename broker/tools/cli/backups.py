@@ -102,16 +102,18 @@ def restore(
     import time
 
     from broker.backups.directory import Backup
-    from broker.backups.restoring import restore
+    from broker.backups.restoring import check_settings, restore
     from broker.settings.loading import load
     from broker.state.release import THIS_RELEASE
     from log.files.mmap_disk import MmapDisk
 
     settings = load(config)
     place = f"{settings.storage.path} for {settings.node.id} of {settings.node.group}"
+    backup = Backup(directory, THIS_RELEASE)
+    check_settings(backup, settings)  # nobody is asked about what cannot be
     confirm(f"Make the store {place} of the backup in {directory}?", yes=yes)
     disk = MmapDisk(Path(settings.storage.path))
-    restore(Backup(directory, THIS_RELEASE), disk, settings, THIS_RELEASE, time.time_ns() // 1_000_000)
+    restore(backup, disk, settings, THIS_RELEASE, time.time_ns() // 1_000_000)
     print(f"{settings.node.id} of {settings.node.group}: store made in {settings.storage.path}")
     return 0
 
