@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,6 +195,8 @@ def test_version(trivet: CommandLine) -> None:
         (["cluster", "--dir", __file__], "is no directory that can be used"),
         (["demo", "--input", "no-such-file"], "no-such-file: no such file"),
         (["analyze"], "at least one PATH"),
+        (["analyze", "x", "--search-seconds=-1"], "--search-seconds -1: seconds, more than 0"),
+        (["analyze", "x", "--search-memory", "0"], "--search-memory 0: MiB, more than 0"),
         (["bench", "--only", "Z"], "letters of ABCDEI"),
     ],
 )
@@ -221,6 +224,43 @@ def test_an_analysis_that_cannot_be_loaded_is_no_verdict(
     outcome = trivet("analyze", str(tmp_path))
     assert outcome.exit_code == 4
     assert "the analysis cannot be loaded; no verdict: " in outcome.complaint
+
+
+@pytest.mark.parametrize("command", ["demo", "chaos"])
+def test_a_run_that_could_not_be_judged_does_not_begin(
+    trivet: CommandLine, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyarrow" else name)
+    monkeypatch.setattr("trio.run", lambda *_: pytest.fail("begun"))
+    outcome = trivet(command, "--dir", str(tmp_path / "run"))
+    assert outcome.exit_code == 2
+    assert "pyarrow is not installed: pip install" in outcome.complaint
+    assert "--no-analysis" in outcome.complaint
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_restore_that_cannot_be_asks_nothing(trivet: CommandLine, tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text(f'[storage]\npath = "{tmp_path / "store"}"\n')
+    outcome = trivet("restore", str(tmp_path / "absent"), "--config", str(config))
+    assert outcome.exit_code == 1
+    assert outcome.complaint.endswith("absent is no backup: there is no manifest in it")
+
+
+@pytest.mark.cluster
+def test_a_cluster_that_is_interrupted_at_its_start_says_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "trivet", "cluster", "--dir", str(tmp_path)]
+    with subprocess.Popen(
+        [*command, "--namesrv-port", "0", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        try:
+            while process.poll() is None and not (tmp_path / "n2" / "broker.log").exists():
+                time.sleep(0.01)  # the last one is launched now, and cannot listen to signals yet
+            process.send_signal(signal.SIGINT)
+            output, _ = process.communicate(timeout=RUN_LIMIT_S)
+        finally:
+            process.kill()
+    assert (process.returncode, output) == (0, b"")
 
 
 def test_an_analysis_of_nothing_is_told_as_every_command_tells_it(

@@ -116,6 +116,8 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
     assert processes_of(tmp_path) == []
     assert "everything is being stopped" in narration
     assert "traces  interrupted: nothing was judged" in output
+    assert "never possible" not in output
+    assert f"again  trivet analyze {tmp_path / 'run' / 'traces'}\n" in output
     assert f"repeat  trivet chaos --minutes 30 --seed {PAUSES_FIRST} --nodes 3 --flush async" in output
     assert output.endswith("result  interrupted\n")
 

@@ -94,7 +94,8 @@ class Faults:
     def _fire(self, fault: Fault, targets: list[str], detail: str = "") -> str:
         self.fired[fault.kind] = self.fired.get(fault.kind, 0) + 1
         self._recording.fault(fault.kind, targets, detail)
-        words = " ".join(part for part in (fault.kind, ", ".join(targets), detail) if part)
+        named = "" if targets == [fault.kind] else ", ".join(targets)
+        words = " ".join(part for part in (fault.kind, named, detail) if part)
         self._tell(words)
         return words
 

@@ -123,8 +123,9 @@ class ChaosRun:
         finally:
             self.summary.warnings = self._warnings()
             self.summary.seconds = time.monotonic() - begin
-        recorded = Recorded.below(self.directory / "traces")
-        self.summary.traces = [str(path) for path in recorded.histories()]
+            recorded = Recorded.below(self.directory / "traces")
+            if recorded.others or recorded.replicas:
+                self.summary.traces = [str(path) for path in recorded.histories()]
         if self.summary.finding is not None:
             self._tell(f"FOUND: {self.summary.finding}")
         return self.summary

@@ -53,7 +53,15 @@ class _SearchBounds:
         int, Parameter(help="The same in MiB; as many searches run at once as Spark has cores.")
     ] = 512
 
+    def check(self) -> None:
+        """Raise CommandError for bounds that nothing could be searched within."""
+        if not self.search_seconds > 0:
+            raise CommandError(f"--search-seconds {self.search_seconds:g}: seconds, more than 0", USAGE)
+        if not self.search_memory > 0:
+            raise CommandError(f"--search-memory {self.search_memory}: MiB, more than 0", USAGE)
 
+
+_INSTALL = "pip install 'trivet[analysis]' (in a checkout: '.[analysis]')"
 _NO_FOLLOWING = _Following()
 _USUAL_SEARCH = _SearchBounds()
 
@@ -101,6 +109,7 @@ def analyze(
     """
     if not paths:
         raise CommandError("analyze needs at least one PATH of a trace", USAGE)
+    search.check()
     with _loading():
         from spark_analysis.checking.search import Budget
         from spark_analysis.follow import Pace, follow
@@ -146,5 +155,17 @@ def _loading() -> Iterator[None]:
                 f"the analysis cannot be loaded; no verdict: {error}", ANALYSIS_FAILED
             ) from error
         raise CommandError(
-            f'the analysis needs {missing}, which is not installed: pip install "trivet[analysis]"', USAGE
+            f"the analysis needs {missing}, which is not installed: {_INSTALL}", USAGE
         ) from None
+
+
+def require_analysis() -> None:
+    """Raise CommandError where the traces of a run could not be judged: better before it than behind it."""
+    from importlib.util import find_spec
+
+    if find_spec("pyarrow") is None:
+        raise CommandError(
+            f"the traces could not be judged, as pyarrow is not installed: {_INSTALL}; or leave that out with "
+            "--no-analysis",
+            USAGE,
+        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from broker.tools.cli.analysis import require_analysis
 from broker.tools.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
 from broker.tools.cli.local_cluster import PROCESSES_MAX
 from broker.tools.cli.options import AsJson
@@ -42,14 +43,14 @@ def chaos(
         int, Parameter(help="Groups; faults hit a machine's brokers of all groups at once.")
     ] = 1,
     flush: Annotated[Literal["sync", "async"], Parameter(help="When a message is acknowledged.")] = "async",
-    analysis: Annotated[bool, Parameter(help="Whether Spark judges the traces.")] = True,
+    analysis: Annotated[bool, Parameter(help="Whether the traces are judged.")] = True,
     json: AsJson = False,
 ) -> int:
     """Run a local group, or several, under load and faults, and check that nothing is lost, doubled or read wrongly.
 
     A name server and brokers behind proxies are killed, paused, restarted, cut off, slowed down, given empty disks and
     replaced, by a schedule that the seed draws, while producers send and consumers read. Then each group must recover
-    within a minute, its stores must be byte-identical, and Spark judges the traces.
+    within a minute, its stores must be byte-identical, and the traces are judged: long ones by Spark.
 
     Exit codes: 0 everything holds, 1 something does not, 2 wrong usage, 3 nothing was found but the traces were not
     decided, 130 interrupted.
@@ -62,6 +63,8 @@ def chaos(
     from broker.tools.chaos.schedule import draw_schedule
 
     _check(minutes, kills, nodes, groups)
+    if analysis:
+        require_analysis()
     if seed is None:
         seed = random.SystemRandom().randrange(1 << 32)
     directory = dir.absolute()
@@ -88,8 +91,9 @@ def chaos(
     code = FAILED if summary.finding is not None else 0
     if interrupted:
         code, summary.verdict = INTERRUPTED, "interrupted: nothing was judged"
+        summary.warnings = []  # they are about a verdict
     elif analysis:
-        display.tell("Spark judges the traces")
+        display.tell("the traces are judged")
         code = _judge(summary, code, directory, keep_stdout=json)
     if json:
         print_json(summary)
@@ -129,7 +133,7 @@ def _small_files(flush: Literal["sync", "async"]) -> StorageSettings:
 
 
 def _judge(summary: Summary, code: int, directory: Path, *, keep_stdout: bool) -> int:
-    """Have Spark judge the traces, and note its verdict; return the exit code, which was ``code`` before that."""
+    """Judge the traces, and note the verdict; return the exit code, which was ``code`` before that."""
     histories = [Path(path) for path in summary.traces]
     try:
         judged, summary.verdict, summary.report = judge_traces(directory, histories, keep_stdout=keep_stdout)
@@ -209,9 +213,8 @@ def _print_summary(summary: Summary, code: int) -> None:
     if summary.report is not None:
         rows.append(("report", summary.report))
     if code:
-        rows += [
-            ("look at", f"{summary.directory}: namesrv.log, clients.log, nX/broker.log"),
-            ("again", f"trivet analyze {' '.join(summary.traces)}"),
-        ]
+        rows.append(("look at", f"{summary.directory}: namesrv.log, clients.log, nX/broker.log"))
+        if summary.traces:
+            rows.append(("again", f"trivet analyze {' '.join(summary.traces)}"))
     rows += [("repeat", repeat), ("time", f"{summary.seconds:.0f} s"), ("result", _RESULTS[code])]
     print_facts(rows)

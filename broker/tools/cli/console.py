@@ -84,7 +84,9 @@ def require_console() -> None:
     for package in ("starlette", "hypercorn"):
         if find_spec(package) is None:
             raise CommandError(
-                f"the console needs {package}, which is not installed: pip install 'trivet[console]'", FAILED
+                f"the console needs {package}, which is not installed: pip install 'trivet[console]' "
+                "(in a checkout: '.[console]')",
+                FAILED,
             )
 
 

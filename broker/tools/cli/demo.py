@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from broker.tools.cli.analysis import require_analysis
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import AsJson
 from broker.tools.cli.output import print_facts, print_json
@@ -58,6 +59,8 @@ def demo(
         raise CommandError(f"--input {input}: no such file", USAGE)
     if not 0 <= console_port <= 65535:
         raise CommandError(f"--console-port {console_port}: a port from 0 to 65535", USAGE)
+    if analysis:
+        require_analysis()
     if console:
         from broker.tools.cli.console import require_console
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,16 +152,20 @@ async def _run_until_stopped(options: LocalClusterOptions, page: _Page | None, r
     from broker.tools.cli.console import start_console
     from broker.tools.cluster.local import LocalCluster
 
+    serves = False
     with stop_signals() as stopped:
         async with LocalCluster(options) as local, until(stopped) as nursery:
             await local.wait_ready(ready_timeout_s)  # raises for a server that ends meanwhile
+            serves = True
             report = await local.ready_report()
             if page is not None:
                 shown = page.options(options.directory, local.name_server_address)
                 report["console"] = await start_console(nursery, shown, trio.sleep_forever)
             print("READY " + json.dumps(report), flush=True)
             await _report_deaths(local)
-        unclean = [child for child in local.children() if child.return_code not in (0, None)]
+        # Until it serves, a server that is stopped may not even know yet what it is to do at a signal.
+        in_order = (0, None) if serves else (0, None, -signal.SIGTERM)
+        unclean = [child for child in local.children() if child.return_code not in in_order]
         for child in unclean:
             if child.expected_to_end:
                 print(f"trivet: {child.how_it_ended()}", file=sys.stderr)
