@@ -8,7 +8,7 @@ import sys
 import tempfile
 import traceback
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,8 @@ from spark_analysis.session import (
     has_session,
     is_at_hand,
     is_submitted,
+    quiet_interrupts,
+    settle_interrupts,
     start_session,
 )
 
@@ -126,6 +128,11 @@ def analyze(asked: Asked) -> int:
     Returns the exit code: 0 all linearizable, 1 one violated, 3 none violated but one undecided, 2 wrong usage
     (explained on standard error), 4 the analysis itself failed.
     """
+    with nullcontext() if has_session() else quiet_interrupts():
+        return _analyze(asked)
+
+
+def _analyze(asked: Asked) -> int:
     try:
         asked = asked.checked()
         size = _total_bytes(asked.paths) * (PARQUET_FACTOR if asked.format == "parquet" else 1)
@@ -135,12 +142,16 @@ def analyze(asked: Asked) -> int:
         partitions = None if size < PARTITION_BYTES else min(MOST_PARTITIONS, 8 + size // PARTITION_BYTES)
         # A session that was there before (a notebook's, a test's) is used, and left as it is.
         is_ours = not has_session()
-        spark = start_session(asked.master, small=size < SMALL_BYTES, shuffle_partitions=partitions)
+        spark = start_session(
+            asked.master, small=size < SMALL_BYTES, shuffle_partitions=partitions, tell=_tell_waiting
+        )
     except (UsageError, AnalysisUnavailableError) as error:
         print(f"trivet: {error}", file=sys.stderr)
         return WRONG_USAGE
     except Exception:
         return _failed(asked.master)
+    if is_ours:
+        settle_interrupts()
     try:
         if asked.model in LOG_MODELS:
             judged = _judge_logs(spark, asked, is_short=size < SMALL_BYTES, is_ours=is_ours)
@@ -152,6 +163,10 @@ def analyze(asked: Asked) -> int:
         if is_ours:
             spark.stop()
     return _told(judged, json_output=asked.json_output)
+
+
+def _tell_waiting(what: str) -> None:
+    print(f"trivet: {what}", file=sys.stderr, flush=True)
 
 
 def _judge_logs(
@@ -288,12 +303,18 @@ def _check_usage(paths: Sequence[Path], format: str, model: str, *, keeps: bool)
             _check_columns(path / RECORDS)
             continue
         if path.is_dir() and not any(file.is_file() for file in path.glob("*.trace")):
-            raise UsageError(f"{path}: no *.trace files in this directory")
+            raise UsageError(f"{path}: no *.trace files in this directory{_traces_below(path)}")
         if path.is_dir() and format != "trace":
             raise UsageError(f"{path}: is a directory; name the files of format {format}")
         if path.is_file() and (packed := _packed_by(path)) is not None:
             raise UsageError(f"{path}: is packed ({packed}); unpack it first")
     return model
+
+
+def _traces_below(path: Path) -> str:
+    """Where the traces may be that somebody looks for, as part of a sentence: runs keep theirs in ``traces``."""
+    below = path / "traces"
+    return f", but in {below}" if any(file.is_file() for file in below.glob("*.trace")) else ""
 
 
 _PACKED: Final = {

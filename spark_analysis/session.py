@@ -10,17 +10,23 @@ installed there but third-party packages: PySpark, PyArrow and cbor2.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.trace.archive import package_archive, ship
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from pyspark.sql import SparkSession
 
 MINIMUM_JAVA: Final = 17
@@ -84,7 +90,8 @@ def require_environment() -> None:
         import pyspark  # noqa: F401
     except ImportError as error:
         raise AnalysisUnavailableError(
-            f"the analysis needs {error.name}, which is not installed: pip install 'trivet[analysis]'"
+            f"the analysis needs {error.name}, which is not installed: pip install 'trivet[analysis]' "
+            "(in a checkout: '.[analysis]')"
         ) from None
     version = java_major_version()
     if version is None or version < MINIMUM_JAVA:
@@ -130,11 +137,13 @@ def start_session(
     driver_memory: str | None = None,
     shuffle_partitions: int | None = None,
     small: bool,
+    tell: Callable[[str], object] = lambda _: None,
 ) -> SparkSession:
     """Return the session of this process; start one if there is none. Raises :class:`AnalysisUnavailableError`.
 
     ``master`` is any Spark master URL; None keeps the one that ``spark-submit`` has set, else means every core of this
     machine. ``small`` is for histories of a few megabytes. One that was started ahead is returned as it is.
+    ``tell`` is called with a sentence when one is about to be started, which takes a while.
     """
     global _ahead
     if _ahead is not None:
@@ -181,6 +190,8 @@ def start_session(
         }
     for key, value in settings.items():
         builder = builder.config(key, value)
+    if not has_session():
+        tell("Spark starts; with that, even a short history takes about half a minute")
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     # A cluster's own setting counts; where it has none, Spark's default of 200 tasks is too many for most histories.
@@ -191,6 +202,35 @@ def start_session(
     ship(session.sparkContext, lambda: package_archive("trivet_analysis.zip", "*.*", *rooms))
     session.dataSource.register(TraceDataSource)
     return session
+
+
+@contextmanager
+def quiet_interrupts() -> Iterator[None]:
+    """In the block Ctrl-C raises KeyboardInterrupt, and prints nothing. PySpark's own handler asks Java to cancel the
+    jobs in the middle of another question, and py4j reports both with tracebacks. A session that starts in the block
+    sets that handler: ``settle_interrupts`` takes it away."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def is_told(record: logging.LogRecord) -> bool:
+        return "while sending command" not in record.getMessage()
+
+    root = logging.getLogger()  # py4j's reports of these go to the root
+    before = signal.getsignal(signal.SIGINT)
+    settle_interrupts()
+    root.addFilter(is_told)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_told)
+        signal.signal(signal.SIGINT, before)
+
+
+def settle_interrupts() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt from now on, whoever wanted it."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _cores(master: str | None) -> int:

@@ -221,7 +221,7 @@ def _nothing_to_judge(verdict: Verdict) -> str:
     if verdict.facts.get("replica_events"):
         return "no operations of clients were recorded: only the replicas were judged, and nothing is wrong with them"
     if verdict.damage:
-        return "nothing of the recording could be read (--format says what the file is)"
+        return "nothing of the recording could be read (--format and --model say what it is)"
     return "no operations were recorded: there was nothing to judge"
 
 

@@ -88,6 +88,13 @@ def _print_one(verdict: Verdict, around: Mapping[int, Sequence[Operation]], cons
             console,
         )
         _say(f"replicas: {', '.join(verdict.facts['replica_events']) or 'none recorded'}", console)
+    elif "keys" in verdict.facts:
+        facts = verdict.facts
+        _say(
+            f"{_count(verdict.operations, 'operation')} ({facts['answered']:,} answered) on "
+            f"{_count(facts['keys'], 'key')}, judged by the model {facts['model']}",
+            console,
+        )
     if verdict.counts:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("anomaly", no_wrap=True)

@@ -163,6 +163,7 @@ def test_what_replicas_recorded_is_judged(
         ("directory of directories", {}, "no \\*.trace files"),
         ("packed", {"format": "jsonl"}, "is packed .gzip.; unpack it first"),
         ("directory", {}, "no .trace files|no \\*.trace files"),
+        ("a run's directory", {}, "no \\*.trace files in this directory, but in .*/x/traces"),
         ("file", {"format": "xml"}, "known are trace"),
         ("file", {"model": "tree"}, "known are"),
     ],
@@ -177,6 +178,9 @@ def test_wrong_usage_is_explained(
     path = tmp_path / "x"
     if make == "directory":
         path.mkdir()
+    elif make == "a run's directory":
+        (path / "traces").mkdir(parents=True)
+        (path / "traces" / "n0.trace").touch()
     elif make == "directory of directories":
         (path / "x.trace").mkdir(parents=True)
     elif make is not None:
@@ -263,6 +267,7 @@ def test_a_short_history_is_judged_without_spark(
     log.write_text(LOG)
     assert analyze(Asked([keyed], format="knossos", report=tmp_path)) == 1
     printed = capsys.readouterr()
+    assert "2 operations (2 answered) on 1 key, judged by the model cas-register" in printed.out
     assert "4 was there, which nobody had written" in " ".join(printed.out.split())  # wherever its lines end
     assert "without Spark; --spark" in printed.err
     page = (tmp_path / "keyed.edn.html").read_text()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.trace import TraceHeader, TraceWriter
-from spark_analysis.session import LARGE_JVM, SMALL_JVM, java_major_version
+from spark_analysis.session import LARGE_JVM, SMALL_JVM, java_major_version, quiet_interrupts
 
 
 @pytest.mark.spark
@@ -22,6 +24,21 @@ def test_warnings_of_java_stay_out_of_standard_output(options: str) -> None:
     )
     assert "[warning]" in completed.stderr
     assert completed.stdout == ""
+
+
+def test_an_interrupt_is_not_told_by_those_whom_it_meets(caplog: pytest.LogCaptureFixture) -> None:
+    """PySpark's handler would ask Java to cancel jobs, and py4j logs every call that an interrupt ends."""
+    before = signal.signal(signal.SIGINT, lambda *_: pytest.fail("PySpark's handler"))
+    try:
+        with quiet_interrupts():
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            logging.error("KeyboardInterrupt while sending command.")  # as py4j does
+            logging.error("another thing")
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert [record.message for record in caplog.records] == ["another thing"]
 
 
 _AHEAD = """

@@ -181,7 +181,7 @@ def test_the_answer_in_words() -> None:
         assert words(verdict_of(damage=damage, facts=FACTS | facts))[1:] == said
     nothing = FACTS | {"functions": {}, "replica_events": {}}
     for damage, why in (
-        (("a: no header",), "nothing of the recording could be read (--format says what the file is)"),
+        (("a: no header",), "nothing of the recording could be read (--format and --model say what it is)"),
         ((), "no operations were recorded: there was nothing to judge"),
     ):
         unread = corrected_for_gaps(verdict_of(operations=0, damage=damage, facts=nothing))
