@@ -1,9 +1,10 @@
 """Other projects' clients and servers, fetched by their ordinary package managers into git-ignored folders.
 
 Nothing here is a dependency of Trivet. Python wheels come by pip with the hash in ``requirements.lock``, Java
-artifacts by Maven with the versions below; both use the machine's own configuration, so no address is written
-anywhere. What cannot be had raises ``ArtifactUnavailableError`` with one line that says why, which a test turns into
-a skip (or a failure where the artifact is required).
+artifacts by Maven with the versions below, Go modules by go with the hashes in ``go_client/go.sum``. All use the
+machine's own configuration, so no address is written anywhere. What cannot be had raises
+``ArtifactUnavailableError`` with one line that says why, which a test turns into a skip (or a failure where the
+artifact is required).
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ JAVA_CLIENT_VERSIONS = ("4.9.8", "5.3.1")
 """Versions of the Java client and mqadmin. 5.3.1 is the last 5.3.x whose tools are published."""
 
 CPP_CLIENT_VERSION = "0.4.4"
+
+GO_CLIENT_VERSION = "2.1.2"
+"""As in ``go_client/go.mod``."""
 
 INSTALL_LIMIT_S = 300
 
@@ -61,6 +65,17 @@ def cpp_client_path() -> Path:
             pip = [sys.executable, "-m", "pip", "--quiet", "install", "--no-deps", "--require-hashes"]
             _run([*pip, "--target", str(folder), "--requirement", str(lock_file)], "the C++ client")
     return folder
+
+
+def go_client() -> Path:
+    """The program of ``go_client/`` with the Go client in it."""
+    go = shutil.which("go")
+    if go is None:
+        raise ArtifactUnavailableError("no go on the PATH: install Go 1.22 or later (Debian: golang-go)")
+    program = BUILD / f"go-client-{GO_CLIENT_VERSION}"
+    with _exclusive("go-client"):
+        _run([go, "build", "-C", str(INTEROP / "go_client"), "-o", str(program), "."], "the Go client")
+    return program
 
 
 def java_client_classpath(version: str) -> str:

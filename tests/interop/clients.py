@@ -15,10 +15,12 @@ from pathlib import Path
 
 from tests.interop.artifacts import (
     CPP_CLIENT_VERSION,
+    GO_CLIENT_VERSION,
     INTEROP,
     JAVA_CLIENT_VERSIONS,
     JAVA_OPENS,
     cpp_client_path,
+    go_client,
     java,
     java_client_classpath,
 )
@@ -29,6 +31,8 @@ ROOT = INTEROP.parent.parent
 CPP = f"cpp-{CPP_CLIENT_VERSION}"
 JAVA = tuple(f"java-{version}" for version in JAVA_CLIENT_VERSIONS)
 ALL_CLIENTS = (CPP, *JAVA)
+GO = f"go-{GO_CLIENT_VERSION}"
+"""Has tests of its own (test_go_client.py): its driver does not know all that the others do."""
 
 BINARY = "-binary"
 """Ends the name of a Java client that writes ROCKETMQ headers; without it headers are JSON."""
@@ -83,6 +87,8 @@ class Client:
             path = os.pathsep.join([str(cpp_client_path()), str(ROOT)])
             env = {"PYTHONPATH": path, "HOME": str(self.folder)}
             return [sys.executable, "-m", f"tests.interop.cpp_client.{subcommand}"], env
+        if self.name == GO:
+            return [str(go_client()), subcommand], {"HOME": str(self.folder)}
         classpath = java_client_classpath(java_version(self.name))
         argv = [
             java(),

@@ -22,7 +22,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.interop import artifacts, wire
-from tests.interop.clients import ALL_CLIENTS, BINARY, CPP, JAVA, Client, java_version
+from tests.interop.clients import ALL_CLIENTS, BINARY, CPP, GO, JAVA, Client, java_version
 from tests.interop.cluster import Cluster, TrivetCluster, make_topic
 from tests.interop.configured import ConfiguredCluster
 from tests.interop.mqadmin import Mqadmin
@@ -41,7 +41,7 @@ PENDING: dict[str, str] = {}
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("interop")
     group.addoption("--broker", choices=BROKERS, default="trivet", help="the broker under test")
-    known = ", ".join(ALL_CLIENTS)
+    known = ", ".join((*ALL_CLIENTS, GO))
     group.addoption("--clients", default=DEFAULT, help=f"comma-separated, of {known}, or 'all'")
     group.addoption("--pending", action="store_true", help="run tests of what Trivet does not do yet, too")
 
@@ -51,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "java_only: needs a Java client; runs with `make interop`",
         "core: with the Java clients a part of the normal suite, too",
         "cpp_only: about the C++ client, or needs only it",
+        "go_only: about the Go client; runs with `make interop`, where Go and the client are to be had",
         "extended: runs when clients are chosen (`make interop`), not in the normal suite",
         "both_headers: runs with Java clients that write binary headers, too (`make interop`)",
         "trivet_only: about what only Trivet has, or sets up in its own way",
@@ -83,10 +84,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if wanted == DEFAULT:
         names = [CPP, *JAVA] if definition.get_closest_marker("core") else [CPP]
     else:
-        names = list(ALL_CLIENTS) if wanted == "all" else [name for name in wanted.split(",") if name]
+        names = (
+            list(ALL_CLIENTS)
+            if wanted == "all"
+            else [name for name in wanted.split(",") if name not in ("", GO)]
+        )
     for name in names:
         if name not in ALL_CLIENTS:
-            raise pytest.UsageError(f"--clients: no client {name!r}; there are {', '.join(ALL_CLIENTS)}")
+            raise pytest.UsageError(
+                f"--clients: no client {name!r}; there are {', '.join((*ALL_CLIENTS, GO))}"
+            )
     if definition.get_closest_marker("java_only"):
         names = [name for name in names if name in JAVA]
     if definition.get_closest_marker("cpp_only"):

@@ -27,7 +27,7 @@ REQUEST = re.compile(r"\b(\d+)(?: \| | )([A-Z][A-Z\d_]+)\b")
 
 TO_BROKER, TO_NAME_SERVER = "Requests to a broker", "Requests to a name server"
 TO_CLIENTS, NOT_SUPPORTED = "Requests of a broker to clients", "Not supported"
-CLIENTS = ("C++", "Java", "mqadmin")
+CLIENTS = ("C++", "Go", "Java", "mqadmin")
 TABLES = (TO_BROKER, TO_NAME_SERVER, TO_CLIENTS, NOT_SUPPORTED)
 
 
@@ -127,7 +127,7 @@ def clients_of(path: str) -> dict[str, frozenset[str]]:
     found = {}
     for test in functions_of(path):
         markers = everywhere.union(*(markers_in(decorator) for decorator in test.decorator_list))
-        clients = {"java_only": {"Java"}, "cpp_only": {"C++"}}
+        clients = {"java_only": {"Java"}, "cpp_only": {"C++"}, "go_only": {"Go"}}
         of = next((clients[marker] for marker in clients if marker in markers), {"C++", "Java"})
         text = ast.unparse(test)
         if "mqadmin" in text:
