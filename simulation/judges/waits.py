@@ -32,14 +32,14 @@ from broker.replica.upkeep import CHECKPOINT_INTERVAL_NS
 from broker.requests.errors import NotServingError, OverloadedError
 from broker.retention.retention import Retention
 from broker.retention.waited_for import first_waiting_position
-from log.entries.entry_reads import file_beginnings
 from log.errors import DiskFullError
-from log.formats.layout import HEADER_BYTES
+from log.formats.record import peek
 from raft.effects import Role
 from raft.recovery_loss import Loss
 from simulation.journal import Violation
 from simulation.judges.beliefs import counts_for_commits
 from simulation.machines.broker_host import BrokerHost, BrokerProcess, hour_of_day, is_undisturbed
+from simulation.machines.data_files import first_entry
 from simulation.machines.network import Network
 from simulation.machines.unanswered import held_ns
 from simulation.scheduler import MILLISECOND, SECOND
@@ -169,15 +169,18 @@ def _lost_read(seen: Seen) -> object:
     return next(iter(seen.replica.leadership.reads.lost_reads), None)
 
 
-def _second_file(seen: Seen) -> tuple[int, int] | None:
-    """Returns position and first entry of the file behind the log's first one, None if that must stay for now: there is
-    no other, a backup reads it, or the node has something else to do first."""
-    entries = seen.replica.store.log
-    if seen.lacks_room or entries.damaged or seen.process.host.was_damaged or len(entries.file_starts()) < 2:
+def _second_file(seen: Seen) -> tuple[int, bytes] | None:
+    """Returns position and first record of the file behind the log's first one, None if that must stay for now: there
+    is no other, a backup reads it, or the node has something else to do first."""
+    entries, host = seen.replica.store.log, seen.process.host
+    starts = [start for start in entries.file_starts() if start > entries.first_position]
+    if seen.lacks_room or entries.damaged or host.was_damaged or not starts:
         return None
-    second = next(file_beginnings(entries), None)
+    first = first_entry(host.disk, host.options, starts[0])
     needed = seen.node.part(Retention).needed_from_index()
-    return None if second is None or (needed is not None and needed < second[1]) else second
+    if first is None or (needed is not None and needed < first[0]):
+        return None
+    return starts[0], first[1]
 
 
 def _file_before_the_head(seen: Seen) -> object:
@@ -244,8 +247,8 @@ def _expired_file(seen: Seen) -> object:
     if second is None or not replica.clock.is_agreed:
         return None
     settings, group_ms = seen.node.settings.current.retention, seen.node.time.group_ms
-    store, position = replica.store, second[0]
-    age_ms = group_ms - store.store_time_of(position + HEADER_BYTES)
+    store, (position, record) = replica.store, second
+    age_ms = group_ms - peek(record).store_timestamp
     if age_ms <= settings.reserved_hours * replica.limits.hour_ms:
         return None
     if hour_of_day(group_ms) not in settings.delete_hours:
