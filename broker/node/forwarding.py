@@ -35,7 +35,7 @@ from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolErro
 from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, response
 from broker.remoting.errors import FrameError
-from broker.remoting.frame import whole_commands
+from broker.remoting.frame import whole_commands, whole_frames
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import OverloadedError
@@ -373,11 +373,12 @@ class Forwarding:
             commands = whole_commands(body)
         except FrameError as error:
             raise PeerProtocolError(f"a relayed answer cannot be read: {error}") from error
-        for command in commands:
+        wanted: list[bytes] = []
+        for command, command_bytes in zip(commands, whole_frames(body), strict=True):
             if command.is_response:
                 request = client.waiting.get(command.opaque)
                 if request is None or request.leader != source or request.state not in ASKED:
-                    return  # answered otherwise meanwhile, or another node was asked anew: a client gets one response
+                    continue  # answered otherwise meanwhile, or another node was asked anew: a client gets one response
                 self._note_if_doubted(source, request)
                 self._happens(client, request, RequestEvent.RESPONSE)
             elif not command.is_one_way:
@@ -385,6 +386,9 @@ class Forwarding:
         # Its requests have long not been read any more. What comes beyond this is not for those that the leader has had
         # already (`UNREAD_BYTES_MAX`).
         if connection.leaves_much_unread():
+            wanted.append(command_bytes)
+        if not wanted:
+            return
             if not connection.aborted:
                 self._events.warn(
                     EventKind.CONNECTION_CLOSED,
@@ -396,7 +400,7 @@ class Forwarding:
                 connection.abort()
             return
         # The bytes that came: they were read only to see whose they are.
-        connection.send(body)
+        connection.send(*wanted)
 
     def hear_not_done(self, source: str, frame: NotDone) -> None:
         """Asks the next leader: the node that was asked has not done the request, and no longer leads that term."""

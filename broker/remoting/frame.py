@@ -221,6 +221,17 @@ class FrameDecoder:
         return _BoundError(FrameErrorReason.HEADER_TOO_LONG, detail, stub)
 
 
+def whole_frames(data: bytes) -> list[bytes]:
+    """Cuts bytes of which `whole_commands` has read the commands into the frame of each."""
+    frames: list[bytes] = []
+    at = 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        frames.append(data[at:end])
+        at = end
+    return frames
+
+
 def whole_commands(data: bytes) -> list[RemotingCommand]:
     """The commands of bytes that are whole frames, at least one. Raises FrameError for others."""
     decoder = FrameDecoder()

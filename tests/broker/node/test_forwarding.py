@@ -611,3 +611,28 @@ def test_what_a_handler_did_not_foresee_hurts_no_other_forwarded_request(group: 
         ResponseCode.SUCCESS,
     ]
     assert all("nobody foresaw this" in (answer.remark or "") for answer in answers[1:3])
+
+
+def test_of_a_frame_for_a_client_what_nobody_waits_for_is_dropped_and_the_rest_is_not(group: Group) -> None:
+    node, old = group.follower, group.leader
+    client, there = group.connect(node), group.node(group.follower)
+    relays: list[Relay] = []
+
+    def see(source: str, target: str, frame: Frame) -> bool:
+        if isinstance(frame, Relay):
+            relays.append(frame)
+        return len(relays) == 2  # the second answer is lost
+
+    group.lose = see
+    queue = {"topic": "T", "queueId": 0}
+    first, second = (client.start_call(RequestCode.GET_MAX_OFFSET, queue) for _ in range(2))
+    group.settle()
+    assert second not in client.answers
+    assert client.answers.pop(first).code == ResponseCode.SUCCESS
+    both = Relay(relays[0].connection, bytes(relays[0].body) + bytes(relays[1].body))
+    there.begin(group.now_ns, group.wall_ms)
+    there.peer_received(old, both)
+    group.members[node].due_ns = group.now_ns
+    group.settle()
+    assert client.answers[second].code == ResponseCode.SUCCESS
+    assert first not in client.answers, "a client gets one response"
