@@ -63,7 +63,7 @@ _TAKEN_BACK_FROM: Final = frozenset({State.FORWARDED, State.RESUMED})
 class _Client:
     """A connection to this node, the leader that last heard of it, and by opaque what it waits for."""
 
-    __slots__ = ("connection", "ended", "known_to", "number", "share", "waiting")
+    __slots__ = ("connection", "ended", "known_to", "number", "said", "share", "waiting")
 
     def __init__(self, number: int, connection: Connection) -> None:
         self.number = number
@@ -72,6 +72,8 @@ class _Client:
         self.known_to: str | None = None
         self.waiting: dict[int, WaitingRequest] = {}
         """Only what is FORWARDED or DOUBTED, or was until now."""
+        self.said = -1
+        """The place of what it has said of itself last and a leader was told at once (`Forwarding.forward_copy`)."""
         self.ended: list[tuple[int, WaitingRequest]] = []
         """Requests that were waiting and are neither FORWARDED nor DOUBTED any more, each with its number: a heap, as
         turns go on with them in the order in which they came."""
@@ -304,14 +306,15 @@ class Forwarding:
         Where there is no room for it the leader is not told: heartbeats come again, and who has left falls silent.
 
         While this node still holds what the client has said of itself before, the copy is held behind that, whoever
-        leads: when that goes on it says what is not so any more, here, too, and the last word counts.
+        leads: when that goes on it says what is not so any more, here, too, and the last word counts. What a leader was
+        asked before, and would go on at the next one, is not asked again (`_carry_out`).
         """
         leader, place = self._view.leader, self.place_of(command)
         client = self._by_connection.get(connection)
         if self._has_news_before(connection, client, place):
             self._hold(connection, _one_way(command), place)
         elif leader is not None and leader != self._view.node_id and client is not None:
-            client.known_to = leader
+            client.known_to, client.said = leader, place
             self._send(leader, client, _one_way(command))
 
     def _has_news_before(self, connection: Connection, client: _Client | None, place: int) -> bool:
@@ -585,6 +588,11 @@ class Forwarding:
         elif state is State.RESUMED:
             asked = request.leader, request.term
             if self._is_taken_back(request):
+                return
+            # Asked again now, an older heartbeat would come behind what its client has said since, and the next leader
+            # would believe it. This node knows what is so by now, and tells every new leader.
+            if request.command.code in NEWS and request.number < client.said:
+                reply(connection, request.command, ResponseCode.SUCCESS)
                 return
             if event is RequestEvent.NOT_DONE and (self._view.leader, self._view.term) == asked:
                 # Asked now, it would be the same one again.

@@ -8,13 +8,20 @@ import pytest
 
 from broker.node.request_states import DOUBT_NS
 from broker.peers.protocol import Forward, Frame, NotDone, RaftFrame, Relay
-from broker.remoting.bodies import LockBatchBody, MessageQueue, TopicConfig
+from broker.remoting.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    LockBatchBody,
+    MessageQueue,
+    SubscriptionData,
+    TopicConfig,
+)
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import ROCKETMQ, RemotingCommand
 from broker.remoting.json_body import decode_body, encode_body
 from broker.requests.connection import Connection
 from broker.requests.processing import OUTCOME_UNKNOWN
-from raft.messages import AppendResponse, TimeoutNow
+from raft.messages import AppendResponse, TimeoutNow, VoteRequest
 from tests.broker.harness import Client, Group, Pulled
 
 
@@ -636,3 +643,45 @@ def test_of_a_frame_for_a_client_what_nobody_waits_for_is_dropped_and_the_rest_i
     group.settle()
     assert client.answers[second].code == ResponseCode.SUCCESS
     assert first not in client.answers, "a client gets one response"
+
+
+@pytest.mark.parametrize("heir_is", ["the client's node", "another node"])
+@pytest.mark.parametrize("lost", ["the frames", "the creation"])
+def test_who_left_its_consumer_group_while_its_heartbeat_was_forwarded_is_no_member(
+    group: Group, heir_is: str, lost: str
+) -> None:
+    """The next leader was asked for the heartbeat behind what came after it."""
+    old = group.leader
+    node = group.follower
+    third = next(member for member in group.members if member not in (old, node))
+    heir = node if heir_is == "the client's node" else third
+    client = group.connect(node)
+    data = HeartbeatData(
+        client_id=client.client_id,
+        consumer_data_set=[
+            ConsumerData(group_name=name, subscription_data_set=[SubscriptionData(topic="T", sub_string="*")])
+            for name in ("left", "kept")
+        ],
+    )
+    group.lose = lambda source, target, frame: (
+        target == old and isinstance(frame, Forward if lost == "the frames" else RaftFrame)
+    )
+    heartbeat = client.start_call(RequestCode.HEART_BEAT, None, encode_body(data))
+    left = client.start_call(
+        RequestCode.UNREGISTER_CLIENT, {"clientID": client.client_id, "consumerGroup": "left"}
+    )
+    group.settle()
+    assert heartbeat not in client.answers
+    assert client.wait(left).code == ResponseCode.SUCCESS
+    group.kill(old)
+    group.lose = lambda source, target, frame: (
+        isinstance(frame, RaftFrame) and isinstance(frame.message, VoteRequest) and source != heir
+    )
+    assert client.wait(heartbeat).code == ResponseCode.SUCCESS
+    assert group.elect() == heir
+    group.settle()
+    for member in group.alive():
+        registry = member.alive.registry
+        assert registry.members("left") == []
+        if member.id in (node, heir):
+            assert registry.members("kept") == [client.client_id]
