@@ -386,12 +386,12 @@ class Forwarding:
                 self._happens(client, request, RequestEvent.RESPONSE)
             elif not command.is_one_way:
                 self._calls.relayed(connection, command.opaque, source)
-        # Its requests have long not been read any more. What comes beyond this is not for those that the leader has had
-        # already (`UNREAD_BYTES_MAX`).
-        if connection.leaves_much_unread():
             wanted.append(command_bytes)
         if not wanted:
             return
+        # Its requests have long not been read any more. What comes beyond this is not for those that the leader has had
+        # already (`UNREAD_BYTES_MAX`).
+        if connection.leaves_much_unread():
             if not connection.aborted:
                 self._events.warn(
                     EventKind.CONNECTION_CLOSED,
@@ -723,15 +723,19 @@ class Forwarding:
         """Does what a RESUMED request asks for here, or asks the leader; holds it where there is none."""
         connection, command = request.connection, request.as_of(self._time.now_ns)
         if self._view.serving:
-            assert self._resumed is None, f"request {self._resumed[1]} goes on, and {request.number} in it"
-            # If its handler forwards it again it keeps its number, and with that its place among its client's requests.
-            self._resumed = command, request.number
-            try:
-                self._resume(connection, command)
-            finally:
-                self._resumed = None
+            self.handle_in_place(connection, command, request.number)
         else:
             self._ask(connection, command, request.number)
+
+    def handle_in_place(self, connection: Connection, command: RemotingCommand, place: int) -> None:
+        """Handles a request that has waited here. If its handler forwards it, or has it wait again, it keeps its place
+        among those of its client."""
+        assert self._resumed is None, f"request {self._resumed[1]} goes on, and {place} in it"
+        self._resumed = command, place
+        try:
+            self._resume(connection, command)
+        finally:
+            self._resumed = None
 
     # ------------------------------------------------------------------ a node outside of its group
 

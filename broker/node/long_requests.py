@@ -9,8 +9,10 @@ some in each turn.
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
+from broker.node.forwarding import Forwarding
 from broker.remoting.command import RemotingCommand
 from broker.replica.leadership import Leadership
 from broker.requests.budget import Budget
@@ -36,14 +38,14 @@ class LongRequests:
         self,
         leadership: Leadership,
         go_on: Callable[[Connection, RemotingCommand, Iterator[None]], None],
-        resumed: Callable[[Connection, RemotingCommand], None],
+        forwarding: Forwarding,
         is_connected: Callable[[Connection], bool],
     ) -> None:
-        """`go_on` does the next step of a request, `resumed` begins anew with one of which nothing was done."""
+        """`go_on` does the next step of a request."""
         self._leadership = leadership
         self._calls_when_over = leadership.batches.calls_when_over
         self._go_on = go_on
-        self._resumed = resumed
+        self._forwarding = forwarding
         self._is_connected = is_connected
         self._in_turn: InTurn[tuple[Connection, RemotingCommand, Iterator[None]]] = InTurn()
         self.in_steps = self._in_turn.by_share
@@ -55,8 +57,9 @@ class LongRequests:
         self._batch_steps: Iterator[None] | None = None
         """The steps of the request that began a batch last."""
         self._in_steps_budget = Budget("other long requests", _IN_STEPS_MAX)
-        self.behind_batch: deque[tuple[Connection, RemotingCommand]] = deque()
-        """The requests that came while a long batch was being stored, oldest first."""
+        self.behind_batch: deque[tuple[Connection, RemotingCommand, int]] = deque()
+        """The requests that came while a long batch was being stored, oldest first, with their places among those of
+        their clients."""
         self._budget = Budget("a long batch")
 
     @property
@@ -103,7 +106,18 @@ class LongRequests:
         except OverloadedError as error:
             refuse(connection, command, error)
             return
-        self.behind_batch.append((connection, command))
+        self.behind_batch.append((connection, command, self._forwarding.place_of(command)))
+
+    def leadership_lost(self) -> None:
+        """Has turns ask the next leader for what waits behind a batch, in its places, as for all that waits for this
+        one (`Leadership.untold`)."""
+        self._leadership.untold.extend([partial(self._forward, *waiting) for waiting in self.behind_batch])
+        self.behind_batch.clear()
+        self._leadership.others_first = False
+
+    def _forward(self, connection: Connection, command: RemotingCommand, place: int) -> None:
+        self._budget.free(connection, command)
+        self._forwarding.forward_late(connection, command, place)
 
     def step(self) -> None:
         """Does a step for the next address, and goes on with some that have waited for a batch, in their order; to be
@@ -123,9 +137,9 @@ class LongRequests:
             # A batch is under way, still or again: one of those that went on may have begun it.
             if leadership.batches.under_way is not None:
                 break
-            connection, command = waiting.popleft()
+            connection, command, place = waiting.popleft()
             self._budget.free(connection, command)
             if self._is_connected(connection):
-                self._resumed(connection, command)
+                self._forwarding.handle_in_place(connection, command, place)
         # What comes from here on in this turn waits behind those that are left.
         leadership.others_first = bool(waiting)

@@ -169,9 +169,6 @@ class Node:
         self.access: AccessControl | None = None
         """Decides what clients of this node may do; None lets them do everything."""
         self._routes: dict[int, tuple[Handler, HandledOn]] = {}
-        self.long_requests = LongRequests(
-            replica.leadership, self.handle_in_steps, self.handle_late, self.is_connected
-        )
         self._leaving: list[InTurn[tuple[Connection, RemotingCommand]]] = []
         """What parts of this node are handling anew, some requests a turn."""
         self._behind_barrier = Budget("a round of messages that confirms this leader")
@@ -186,6 +183,9 @@ class Node:
             self._relayed,
             self.handle_admitted,
             events,
+        )
+        self.long_requests = LongRequests(
+            replica.leadership, self.handle_in_steps, self._forwarding, self.is_connected
         )
         self.waiting_places = WaitingPlaces(
             self._held.places, self._forwarding.places, self._relayed.places, self._relayed.news_places
@@ -447,8 +447,7 @@ class Node:
         return connection in self._forwarding or isinstance(connection, RelayedConnection)
 
     def handle_late(self, connection: Connection, command: RemotingCommand) -> None:
-        """Handles a request that was let in and has waited here, for a batch, its topic or what becomes of another
-        attempt.
+        """Handles a request that was let in and has waited here, for its topic or what becomes of another attempt.
 
         One that was asked of an earlier leader is given back.
         """
@@ -552,6 +551,8 @@ class Node:
         The first of all listeners: what processors do when roles change rests on who is a client here.
         """
         self.registration_version += 1
+        if not self.replica.serving:
+            self.long_requests.leadership_lost()
         self._forwarding.look_at_membership()
         self._forwarding.leader_changed()
         self._relayed.leader_changed()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -21,15 +22,16 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.frame import whole_commands
 from broker.remoting.json_body import encode_body
-from broker.replica import read_barriers
+from broker.replica import leadership, read_barriers
 from broker.replica.inner_limits import InnerLimits
 from broker.replica.members import Members
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.errors import BatchUnderWayError
 from broker.requests.processing import HandledOn
 from broker.requests.responses import reply
+from log.formats.batch import BatchItem, encode_batch
 from raft.messages import VoteRequest
-from tests.broker.harness import Client, Group
+from tests.broker.harness import SMALL_STORE, Client, Group
 from tests.broker.node.test_longest_turns import LINES_MAX, Lines, lines
 
 __all__ = ["lines"]
@@ -684,6 +686,7 @@ def test_no_leader_does_what_was_asked_of_it_in_an_earlier_term(
     leader = group.node(old)
     client = group.connect(node)
     monkeypatch.setattr(long_requests, "_RESUMED_IN_A_TURN", 1)
+    monkeypatch.setattr(leadership, "_TOLD_A_TURN", 1)
     if behind == "a batch":
         # It is over before any of those that wait for it goes on.
         monkeypatch.setattr(leader, "_routes", routes := dict(leader._routes))
@@ -794,3 +797,35 @@ def test_what_comes_while_a_lost_leader_is_yet_to_tell_others_of_its_client_stay
     asked.append(client.start_send("T", b"x"))
     group.settle()
     assert forwarded == asked
+
+
+def test_what_waits_behind_a_long_batch_of_a_lost_leader_keeps_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sends that came later were asked of the next leader before it, as it went on in slices."""
+    monkeypatch.setattr(long_requests, "_RESUMED_IN_A_TURN", 1)
+    monkeypatch.setattr(leadership, "_TOLD_A_TURN", 1)
+    group = Group.elected(3, options=replace(SMALL_STORE, batch_messages=1))
+    setup = group.connect()
+    setup.create_topic("T")
+    setup.heartbeat("g")
+    group.converge()
+    old = group.leader
+    there, client = group.node(old), group.connect(old)
+    items = [BatchItem(0, b"item", b"UNIQ_KEY\x01%d\x02" % number) for number in range(100)]
+    group.connect(old).start_send("T", encode_batch(items), batch=True)
+    asked = [client.start_send("T", b"%d" % number) for number in range(5)]
+    waiting = there.long_requests.behind_batch
+    assert len(waiting) == 5
+    # It stands still while the others elect another, and hears of that one first.
+    group.stop(old)
+    group.advance(5)
+    group._in_flight.extend(group._stopped.pop(old))
+    while there.replica.leader in (old, None):
+        group._deliver(group._in_flight.popleft())
+    for number in range(5, 10):
+        asked.append(client.start_send("T", b"%d" % number))
+        group._turn(group.members[old])
+    assert {client.wait(opaque).code for opaque in asked} == {ResponseCode.SUCCESS}
+    assert not waiting
+    assert [body for body in bodies(group) if body != b"item"] == [b"%d" % number for number in range(10)]
