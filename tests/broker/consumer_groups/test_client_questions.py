@@ -180,3 +180,16 @@ def test_questions_that_wait_for_silent_clients_are_bounded(consumer: Client, ad
     waits = admin.start_call(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO, large)
     admin.group.settle()
     assert waits not in admin.answers, "what waited has made room"
+
+
+def test_a_consumer_with_two_connections_is_asked_once(group: Group, consumer: Client, admin: Client) -> None:
+    again = group.connect(group.follower, name="consumer")
+    again.heartbeat("g")
+    opaque = admin.start_call(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "T", "group": "g"})
+    group.settle()
+    code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+    ((client, question),) = [
+        (client, notice) for client in (consumer, again) for notice in client.notices if notice.code == code
+    ]
+    answer(client, question, body=b'{"messageQueueTable":{}}')
+    assert json.loads(bytes(admin.wait(opaque).body)) == {"consumerTable": {"consumer": {}}}
