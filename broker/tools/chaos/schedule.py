@@ -65,8 +65,8 @@ def draw_schedule(seed: int, seconds: float) -> tuple[Fault, ...]:
 
 
 def delay_of(amount: float) -> float:
-    """Returns the seconds that an amount means: mostly a few milliseconds, at most 0.4 s."""
-    return float(0.4 * amount**3)
+    """Returns the seconds that an amount means: mostly a few milliseconds, at least one, at most 0.4 s."""
+    return float(max(0.001, 0.4 * amount**3))
 
 
 def pick(target: int, among: Sequence[Picked]) -> Picked:

@@ -23,7 +23,13 @@ def test_faults_are_of_known_kinds_in_order_and_over_in_time(seed: int, seconds:
         assert fault.kind in FAULT_KINDS
         assert fault.duration_ns > 0
         assert fault.time_ns + fault.duration_ns <= seconds * SECOND
-        assert 0 <= delay_of(fault.amount) <= 0.4
+        assert 0.001 <= delay_of(fault.amount) <= 0.4
+
+
+def test_a_delay_is_one_that_can_be_told_from_none() -> None:
+    """Counted as a fault that took effect, and told as "0 ms", was one of microseconds."""
+    assert [delay_of(amount) for amount in (0.0, 0.1)] == [0.001, 0.001]
+    assert delay_of(1.0) == 0.4
 
 
 @pytest.mark.slow
