@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.trace.archive import package_archive, ship
+from spark_analysis.starting_java import ended_with_its_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -192,7 +193,8 @@ def start_session(
         builder = builder.config(key, value)
     if not has_session():
         tell("Spark starts; with that, even a short history takes about half a minute")
-    session = builder.getOrCreate()
+    with ended_with_its_start():
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     # A cluster's own setting counts; where it has none, Spark's default of 200 tasks is too many for most histories.
     is_settled = local or session.sparkContext.getConf().contains("spark.sql.shuffle.partitions")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -72,3 +75,49 @@ def test_an_analysis_uses_the_session_that_another_thread_has_started_ahead(tmp_
     )
     assert done.returncode == 0, done.stderr
     assert "LINEARIZABLE" in done.stdout
+
+
+_NEVER_READY = """#!/bin/sh
+sleep 120 &
+echo $$ $! > "$PIDS.tmp"
+mv "$PIDS.tmp" "$PIDS"
+wait
+"""
+_STARTS = """
+import sys
+from pathlib import Path
+from spark_analysis.main import Asked, analyze
+
+analyze(Asked([Path(sys.argv[1])], format="jsonl", spark_wanted=True))
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(java_major_version() is None, reason="needs Java")
+def test_an_interrupt_while_java_starts_ends_java(tmp_path: Path) -> None:
+    """Java ran on for ten minutes, and whoever read the output waited for its end."""
+    history, pids, script = tmp_path / "one.jsonl", tmp_path / "pids", tmp_path / "bin" / "spark-submit"
+    history.write_text('{"process": "a", "type": "invoke", "f": "tail", "key": "q", "time": 1}\n')
+    script.parent.mkdir()
+    script.write_text(_NEVER_READY)
+    script.chmod(0o755)
+    environment = os.environ | {"SPARK_HOME": str(tmp_path), "PIDS": str(pids)}
+    starts = subprocess.Popen(
+        [sys.executable, "-c", _STARTS, str(history)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not pids.exists():
+            assert time.monotonic() < deadline, "Spark was not started"
+            time.sleep(0.05)
+        starts.send_signal(signal.SIGINT)
+        said, _ = starts.communicate(timeout=30)  # up to its end: nobody who could write has been left
+        assert b"KeyboardInterrupt" in said
+    finally:
+        starts.kill()
+        for pid in pids.read_text().split() if pids.exists() else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
