@@ -21,6 +21,7 @@ from spark_analysis.telling.report.svg import (
     text_at,
     text_width,
     time_axis,
+    unit_of_seconds,
 )
 
 _KEY: Final = 20
@@ -65,7 +66,9 @@ def run(
         drawn, y = _plot(panel, axis, y)
         content += drawn
     behind = [*grid(axis, top, y), *fault_lines(marks, axis, y)]
-    return drawing(y + 38, [*behind, *content, *flags(marks, axis), *time_axis(axis, y, "seconds")])
+    return drawing(
+        y + 38, [*behind, *content, *flags(marks, axis), *time_axis(axis, y, *unit_of_seconds(stop - start))]
+    )
 
 
 def _plot(panel: Panel, axis: Axis, y: float) -> tuple[list[str], float]:

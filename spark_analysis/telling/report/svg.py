@@ -73,10 +73,17 @@ def grid(axis: Axis, top: float, bottom: float) -> list[str]:
     ]
 
 
-def time_axis(axis: Axis, y: float, unit: str) -> list[str]:
-    """The numbers of the ticks below ``y``, and their unit under them."""
-    labels = [text_at(axis.x(tick), y + 18, number_text(tick), "middle") for tick in axis.ticks()]
+def time_axis(axis: Axis, y: float, unit: str, in_unit: float = 1.0) -> list[str]:
+    """The numbers of the ticks below ``y``, and their unit under them; the axis's 1 is ``in_unit`` of it."""
+    labels = [text_at(axis.x(tick), y + 18, number_text(tick * in_unit), "middle") for tick in axis.ticks()]
     return [*labels, text_at(LEFT + PLOT / 2, y + 34, unit, "middle", "", "unit")]
+
+
+def unit_of_seconds(span: float) -> tuple[str, float]:
+    """The unit in which a span of seconds is told on an axis, and how many of it a second has."""
+    if span >= 1:
+        return "seconds", 1.0
+    return ("milliseconds", 1e3) if span >= 1e-3 else ("microseconds", 1e6)
 
 
 def number_text(value: float) -> str:

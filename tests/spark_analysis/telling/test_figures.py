@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -104,6 +105,26 @@ def test_small_numbers_of_an_axis_are_told_apart() -> None:
         "1,234,567.5",
         "-0.25",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit", "last"),
+    [
+        (5e-6, "microseconds", "5"),
+        (4e-3, "milliseconds", "4"),
+        (0.5, "milliseconds", "500"),
+        (40, "seconds", "40"),
+    ],
+)
+def test_the_axis_of_a_run_has_the_unit_of_its_span(seconds: float, unit: str, last: str) -> None:
+    """Of some microseconds it had the numbers 5e-07, and 0.000002 twice."""
+    panel = Panel("Throughput", "operations", [Series("append", [(0.0, 1.0), (seconds, 1.0)])])
+    texts = texts_of(run([panel], [], [], 0, seconds))
+    *numbers, caption = [one.text for one in texts if one.baseline >= max(two.baseline for two in texts) - 16]
+    assert caption == unit
+    assert len(set(numbers)) == len(numbers) > 2
+    assert numbers[-1] == last
+    assert not [one for one in numbers if "e" in one]
 
 
 def test_steps_are_round() -> None:
