@@ -1,9 +1,8 @@
 """Verdicts for a terminal: the answer first, then its reasons, with an example of each kind of finding in words.
 
-Where the output is no terminal (a log, a pipe), lines are not broken at its imagined width.
+Where the output is no terminal (a log, a pipe), no line is broken, however long.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -28,15 +27,15 @@ _STYLES: Final = {LINEARIZABLE: "bold green", VIOLATED: "bold red"}
 _UNDECIDED_STYLE: Final = "bold yellow"
 EXAMPLES_SHOWN: Final = 12
 LINES_SHOWN: Final = 8
-LOG_WIDTH: Final = 160
-"""Columns of an output that has none."""
+UNBROKEN: Final = 1 << 20
+"""Columns of an output that has none: so its lines can be searched."""
 
 
 def console_for_output() -> Console:
-    """Standard output, as wide as the terminal."""
+    """Standard output, as wide as the terminal; of what is none no line is broken."""
     console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = LOG_WIDTH
+    if not console.is_terminal:
+        console.width = UNBROKEN
     return console
 
 
@@ -104,7 +103,7 @@ def _print_one(verdict: Verdict, around: Mapping[int, Sequence[Operation]], cons
             name = jepsen_name(kind)
             known_as = f" (Jepsen: {name})" if name is not None and name != kind else ""
             table.add_row(kind, f"{count:,}", f"{EXPLANATIONS.get(kind, '')}{known_as}")
-        console.print(Padding(table, (0, 0, 0, 2)))
+        console.print(Padding(table, (0, 0, 0, 2), expand=False))
         examples = {
             one.kind: (one, around.get(place, ())) for place, one in _least_telling_first(verdict, around)
         }

@@ -23,7 +23,7 @@ from spark_analysis.checking.verdict import (
     Verdict,
     corrected_for_gaps,
 )
-from spark_analysis.telling.console import LOG_WIDTH, console_for_output, print_verdicts
+from spark_analysis.telling.console import print_verdicts
 from spark_analysis.telling.names import names_from
 from spark_analysis.telling.report import render
 from spark_analysis.telling.report.answer import checked_and_not, words
@@ -460,15 +460,24 @@ def test_control_characters_of_a_recording_do_not_reach_the_terminal() -> None:
     assert said.count(r"\x1b[2J\x9b31m\x07") > 5
 
 
-def test_what_is_no_terminal_has_no_narrow_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("columns", [None, "80"])
+def test_what_is_no_terminal_has_no_broken_lines(
+    columns: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    print_verdicts([verdict_of("stale-read")])
+    """Nobody could search what was broken at 160 columns."""
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    wide = replace(verdict_of("stale-read"), path="/long" * 60, undecided=("word " * 80,))
+    print_verdicts([wide, wide])
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "  [0.020000, 0.022000] s producer-1: append message-a -> offset 17" in out
-    assert console_for_output().width == LOG_WIDTH
+    lines = out.splitlines()
+    assert out.count("/long" * 60) == 4
+    assert f"  undecided: {'word ' * 79}word" in [line.rstrip() for line in lines]
+    assert max(map(len, lines)) < 500, "no line ends in thousands of spaces"
 
 
 # ---- in a browser --------------------------------------------------------------------------------------------------
