@@ -308,6 +308,10 @@ def _check_usage(paths: Sequence[Path], format: str, model: str, *, keeps: bool)
             raise UsageError(f"{path}: is a directory; name the files of format {format}")
         if path.is_file() and (packed := _packed_by(path)) is not None:
             raise UsageError(f"{path}: is packed ({packed}); unpack it first")
+        if format == "jsonl" and path.is_file() and _is_array(path):
+            raise UsageError(
+                f"{path}: is a JSON array; wanted is one JSON object a line, as `jq -c '.[]'` makes of it"
+            )
     return model
 
 
@@ -331,6 +335,14 @@ def _packed_by(path: Path) -> str | None:
     with path.open("rb") as stream:
         beginning = stream.read(max(map(len, _PACKED)))
     return next((name for mark, name in _PACKED.items() if beginning.startswith(mark)), None)
+
+
+def _is_array(path: Path) -> bool:
+    """True if a file begins with a JSON array of objects, or an empty one: every line of it would be a bad one."""
+    with path.open("rb") as stream:
+        beginning = stream.read(4096).removeprefix(b"\xef\xbb\xbf").split(maxsplit=2)
+    start = b"".join(beginning[:2])
+    return start == b"[" or start.startswith((b"[{", b"[]"))
 
 
 def _check_columns(records: Path) -> None:

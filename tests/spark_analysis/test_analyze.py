@@ -162,6 +162,9 @@ def test_what_replicas_recorded_is_judged(
         (None, {}, "no such file"),
         ("directory of directories", {}, "no \\*.trace files"),
         ("packed", {"format": "jsonl"}, "is packed .gzip.; unpack it first"),
+        ("[", {"format": "jsonl"}, "is a JSON array; wanted is one JSON object a line"),
+        (' [\n  {"f": 1},', {"format": "jsonl", "model": "register"}, "is a JSON array; wanted is one JSON"),
+        ('\ufeff[{"f": 1}]', {"format": "jsonl"}, "is a JSON array; wanted is one JSON object a line"),
         ("directory", {}, "no .trace files|no \\*.trace files"),
         ("a run's directory", {}, "no \\*.trace files in this directory, but in .*/x/traces"),
         ("file", {"format": "xml"}, "known are trace"),
@@ -184,7 +187,7 @@ def test_wrong_usage_is_explained(
     elif make == "directory of directories":
         (path / "x.trace").mkdir(parents=True)
     elif make is not None:
-        path.write_bytes(gzip.compress(b"") if make == "packed" else b"")
+        path.write_bytes(gzip.compress(b"") if make == "packed" else make.encode() if "[" in make else b"")
     assert analyze(Asked([path], **options)) == WRONG_USAGE  # type: ignore[arg-type]
     assert re.search(complaint, capsys.readouterr().err)
 
