@@ -1,6 +1,6 @@
 """The cuts of an entry log: its tail (Raft truncates it), its head (retention), all behind damage, or everything.
 
-This module alone touches private fields of `EntryLog`. Every cut is durable when it returns, and says on the disk what
+This module alone takes entries away from an `EntryLog`. Every cut is durable when it returns, and says on the disk what
 it is about to do before it removes anything: a crash in the middle leaves a log that recovery finishes cutting or
 reports (`log.entries.entry_recovery`), never one with a hole.
 
@@ -8,10 +8,8 @@ All of them raise DiskError, and FlushError where something was flushed: the nod
 hold neither what was there before nor what was meant to be.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
-from operator import itemgetter
 
 import numpy as np
 
@@ -35,11 +33,11 @@ def truncate(log: EntryLog, last_index: int) -> None:
         return
     old_end, old_last = log.end_position, log.last_index
     new_end = log.end_of(last_index)
-    start = log._data.start_of(new_end)
+    start = log.data.start_of(new_end)
     file_end = start + log.file_bytes
     log.flushes.lower_note(last_index)
     # Whole files first: behind a crash here the log is one that was truncated less far.
-    log._data.remove_from(file_end)
+    log.data.remove_from(file_end)
     tail = log.tail
     tail.move_to(new_end)
     # No end marker stands behind the old end: one is written with the entry that begins the next file, and goes here.
@@ -50,12 +48,9 @@ def truncate(log: EntryLog, last_index: int) -> None:
     tail.set_prepared(zero_end)
     log.index.drop(last_index + 1, old_last)
     # Every field that reaches behind the new end is drawn back to it, a flush that is under way included.
-    while log._term_starts and log._term_starts[-1][0] > last_index:
-        log._term_starts.pop()
-    log.last_term = log._term_starts[-1][1] if log._term_starts else log.base_term
+    log.terms.cut_behind(last_index)
     log.last_index = last_index
-    log._sound_from = min(log._sound_from, last_index + 1)
-    log._sound_position = min(log._sound_position, new_end)
+    log.sound_position = min(log.sound_position, new_end)
     log.end_position = new_end
     log.flushes.truncated()
     _check(log)
@@ -80,23 +75,22 @@ def reset(
     log.epoch += 1
     begin = LogBegin(first_index, position, base_term, log.epoch)
     # Pending is on the disk before anything goes, and is taken back when all that belongs to the new log is there.
-    write_begin(log._disk, log._begin_path, replace(begin, pending=True))
-    log._data.remove_all()
-    log._units.remove_all()
-    log._disk.sync_directory(log._begin_path.rpartition("/")[0])
-    log.damaged = log._reset_pending = False
-    log._term_starts = []
-    log.first_index = log._sound_from = first_index
+    _write_begin(log, replace(begin, pending=True))
+    log.data.remove_all()
+    log.index.segments.remove_all()
+    log.data.disk.sync_directory(log.directory)
+    log.damaged = log.reset_pending = False
+    log.first_index = log.index.sound_from = first_index
     log.last_index = first_index - 1
-    log.first_position = log.end_position = log._sound_position = position
+    log.first_position = log.end_position = log.sound_position = position
     log.damage.entries.clear()
-    log.base_term = log.last_term = base_term
-    log._start_writing()
+    log.terms.empty(base_term)
+    log.start_writing()
     log.flushes.truncated()
     _check(log)
     if install is not None:
         install()
-    write_begin(log._disk, log._begin_path, begin)
+    _write_begin(log, begin)
 
 
 def delete_before(log: EntryLog, index: int) -> int:
@@ -114,44 +108,44 @@ def delete_before(log: EntryLog, index: int) -> int:
         keep, keep_index = start, first
     if keep_index == log.first_index:
         return 0
-    base_term = log.term_of(keep_index - 1)
     # The new beginning is on the disk before a file goes: recovery would take a missing first file for a lost one.
-    write_begin(log._disk, log._begin_path, LogBegin(keep_index, keep, base_term, log.epoch))
+    _write_begin(log, LogBegin(keep_index, keep, log.term_of(keep_index - 1), log.epoch))
     # From here on the log begins there: files that cannot be removed now are none of its any more.
     log.flushes.begins_at(keep)
-    run = bisect_right(log._term_starts, keep_index, key=itemgetter(0)) - 1
-    log._term_starts = [(keep_index, log._term_starts[run][1]), *log._term_starts[run + 1 :]]
+    log.terms.cut_before(keep_index)
     log.first_index = keep_index
     log.first_position = keep
-    log.base_term = base_term
     _check(log)
-    removed = log._data.remove_before(keep)
-    log._units.remove_before(keep_index * UNIT_BYTES)
+    removed = log.data.remove_before(keep)
+    log.index.segments.remove_before(keep_index * UNIT_BYTES)
     return removed
 
 
 def cut_damage(log: EntryLog) -> None:
     """Gives up everything behind the damaged place, so that the group can send it again; nothing if there is none."""
-    assert not log._reset_pending, "a reset that was begun is repeated, not cut"
+    assert not log.reset_pending, "a reset that was begun is repeated, not cut"
     if not log.damaged:
         return
     log.epoch += 1
-    begin = LogBegin(log.first_index, log.first_position, log.base_term, log.epoch)
-    write_begin(log._disk, log._begin_path, begin)
-    erase_behind(log._data, log.end_position)
-    erase_units_behind(log._units, log.last_index)
+    _write_begin(log, LogBegin(log.first_index, log.first_position, log.base_term, log.epoch))
+    erase_behind(log.data, log.end_position)
+    erase_units_behind(log.index.segments, log.last_index)
     log.damaged = False
-    log._start_writing()
+    log.start_writing()
     _check(log)
+
+
+def _write_begin(log: EntryLog, begin: LogBegin) -> None:
+    write_begin(log.data.disk, f"{log.directory}/begin", begin)
 
 
 def _check(log: EntryLog) -> None:
     """Asserts what `EntryLog` says of its fields: what is wrong with one would be appended behind, or acknowledged."""
-    first, last, end, runs = log.first_index, log.last_index, log.end_position, log._term_starts
+    first, last, end, runs = log.first_index, log.last_index, log.end_position, log.terms.starts
     assert first - 1 <= last, f"entries {first}..{last}"
     assert log.first_position <= end, f"bytes {log.first_position}..{end}"
     assert bool(runs) == (first <= last), f"terms {runs} of entries {first}..{last}"
     assert not runs or runs[0][0] == first, f"terms {runs} of entries from {first} on"
     assert not runs or runs[-1][0] <= last, f"terms {runs} of entries up to {last}"
-    assert log.last_term == (runs[-1][1] if runs else log.base_term), f"{log.last_term} ends the terms {runs}"
+    assert log.terms.newest == (runs[-1][1] if runs else 0), f"{log.terms.newest} ends the terms {runs}"
     assert log.flushes.durable_index <= last, f"{log.flushes.durable_index} is durable, of a log up to {last}"

@@ -5,8 +5,6 @@ truth: units are flushed by checkpoints only, and recovery makes them again. But
 zeroed durably, so that none ever outlives its entry.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,10 +22,12 @@ _STEP_BYTES = 1 << 18
 class EntryIndex:
     """The units of all entries in the log. `EntryLog.append` packs into the tail itself."""
 
-    __slots__ = ("_segments", "tail")
+    __slots__ = ("segments", "sound_from", "tail")
 
-    def __init__(self, segments: Segments) -> None:
-        self._segments = segments
+    def __init__(self, segments: Segments, sound_from: int) -> None:
+        self.segments = segments
+        self.sound_from = sound_from
+        """The first entry whose unit was written or checked since the start."""
         self.tail = Tail(segments, _AHEAD_BYTES, _STEP_BYTES)
         """Until `move_to` it is nowhere, and units are looked up in their files."""
 
@@ -37,51 +37,33 @@ class EntryIndex:
         tail = self.tail
         start, buffer = tail.start, tail.buffer
         if byte < start:
-            start = self._segments.start_of(byte)
-            buffer = self._segments.mapping(start).buffer
+            start = self.segments.start_of(byte)
+            buffer = self.segments.mapping(start).buffer
         magic, position, size, found, term = UNIT.unpack_from(buffer, byte - start)
         if found != index or magic != ENTRY_MAGIC:
-            path = self._segments.path(start)
+            path = self.segments.path(start)
             raise DamagedLogError(path, byte - start, f"it does not hold the index unit of entry {index}")
         return position, size, term
 
     def units(self, first: int, last: int) -> NDArray[np.void]:
-        """Returns the units of entries `first`..`last`, as far as they are in one file; none if they are damaged."""
+        """Returns the units of entries `first`..`last`, as far as they are in one file.
+
+        None if they are damaged, or were not checked yet.
+        """
         byte = first * UNIT_BYTES
         start, buffer = self.tail.start, self.tail.buffer
         if byte < start:
-            start = self._segments.start_of(byte)
-            buffer = self._segments.mapping(start).buffer
+            start = self.segments.start_of(byte)
+            buffer = self.segments.mapping(start).buffer
         count = min(last + 1, (start + len(buffer)) // UNIT_BYTES) - first
         units = np.frombuffer(buffer, UNIT_TYPE, count, byte - start)
         sound = (units["index"] == np.arange(first, first + count)) & (units["magic"] == ENTRY_MAGIC)
-        return units if sound.all() else units[:0]
-
-    @staticmethod
-    def term_starts(first: int, last: int, term_of: Callable[[int], int]) -> list[tuple[int, int]]:
-        """Returns (first index, term) of every run of equal terms.
-
-        Terms do not decrease, so that the end of each run is found by bisection: O(runs * log n).
-        """
-        runs: list[tuple[int, int]] = []
-        index = first
-        while index <= last:
-            term = term_of(index)
-            runs.append((index, term))
-            low, high = index + 1, last + 1
-            while low < high:
-                middle = (low + high) // 2
-                if term_of(middle) > term:
-                    high = middle
-                else:
-                    low = middle + 1
-            index = low
-        return runs
+        return units if first >= self.sound_from and sound.all() else units[:0]
 
     def move_to(self, index: int) -> None:
         """The next unit written will be that of entry `index`; files behind it are removed."""
         byte = index * UNIT_BYTES
-        self._segments.remove_from(self._segments.start_of(byte) + self._segments.file_bytes)
+        self.segments.remove_from(self.segments.start_of(byte) + self.segments.file_bytes)
         self.tail.move_to(byte)
 
     def reserve(self, index: int, last_index: int) -> None:
@@ -90,11 +72,11 @@ class EntryIndex:
         Raises DiskFullError, DiskError; nothing has changed then.
         """
         tail = self.tail
-        if index * UNIT_BYTES >= tail.start + self._segments.file_bytes:
+        if index * UNIT_BYTES >= tail.start + self.segments.file_bytes:
             tail.ensure_next((index + 1) * UNIT_BYTES)
             tail.roll()
         end = (last_index + 1) * UNIT_BYTES
-        tail.ensure(min(end, tail.start + self._segments.file_bytes))
+        tail.ensure(min(end, tail.start + self.segments.file_bytes))
         tail.ensure_through(end)
 
     def store(self, entries: EntryRange, first: int) -> None:
@@ -105,7 +87,7 @@ class EntryIndex:
             if (entries.last_index + 1) * UNIT_BYTES > tail.limit:
                 self.reserve(first, entries.last_index)
             at = first * UNIT_BYTES - tail.start
-            size = min(len(units), self._segments.file_bytes - at)
+            size = min(len(units), self.segments.file_bytes - at)
             tail.buffer[at : at + size] = units[:size]
             units = units[size:]
             first += size // UNIT_BYTES
@@ -116,11 +98,11 @@ class EntryIndex:
         view = memoryview(units)
         byte = first * UNIT_BYTES
         while view:
-            start = self._segments.start_of(byte)
+            start = self.segments.start_of(byte)
             at = byte - start
-            size = min(len(view), self._segments.file_bytes - at)
+            size = min(len(view), self.segments.file_bytes - at)
             # Of the file that is written to there is one mapping only.
-            mapped = self.tail.mapped if start == self.tail.start else self._segments.mapping(start)
+            mapped = self.tail.mapped if start == self.tail.start else self.segments.mapping(start)
             if mapped.buffer[at : at + size] != view[:size]:
                 mapped.buffer[at : at + size] = view[:size]
                 changed.append((mapped, at, at + size))
@@ -133,7 +115,8 @@ class EntryIndex:
         self.move_to(first)
         tail = self.tail
         begin = first * UNIT_BYTES - tail.start
-        end = min((last + 1) * UNIT_BYTES - tail.start, self._segments.file_bytes)
+        end = min((last + 1) * UNIT_BYTES - tail.start, self.segments.file_bytes)
         tail.buffer[begin:end] = bytes(end - begin)
         tail.mapped.flush(begin, end)
         tail.set_prepared(tail.start + end)
+        self.sound_from = min(self.sound_from, first)

@@ -22,8 +22,6 @@ Slices are views of the mapping: valid for as long as they are held, but those o
 truncated while a slice is held show zeros or other entries. A leader never truncates.
 """
 
-from bisect import bisect_right
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +30,7 @@ from log.entries.damage_met import DamageMet
 from log.entries.durable_note import DurableNote
 from log.entries.entry_index import EntryIndex
 from log.entries.entry_recovery import LogRecovery, RecoveryKind, recover
+from log.entries.entry_terms import EntryTerms
 from log.entries.flushes import Flushes
 from log.entries.segments import Segments
 from log.entries.tail import PrepareJob, Tail
@@ -72,30 +71,20 @@ class Run(NamedTuple):
 class EntryLog:
     """Entries `first_index`..`last_index` (none if last is first - 1); the first entry of a log is 0.
 
-    They are the bytes [first_position, end_position) of the log. `base_term` is the term of the entry before the first.
-    `epoch` grows when entries that may have been durable are given up (`reset`, `cut_damage`): what was noted elsewhere
-    of an earlier epoch is void.
+    They are the bytes [first_position, end_position) of the log. `epoch` grows when entries that may have been durable
+    are given up (`reset`, `cut_damage`): what was noted elsewhere of an earlier epoch is void.
 
-    `_term_starts`, (first index, term) of each run of entries with one term, begin at `first_index`; `last_term` is the
-    term of the last of them, `base_term` without any. The tails' `limit`s say up to where pages are ready: below both
-    an append cannot fail.
+    The tails' `limit`s say up to where pages are ready: below both an append cannot fail.
     """
 
     __slots__ = (
-        "_begin_path",
-        "_data",
-        "_disk",
         "_hot_bytes",
         "_loops",
         "_prepare_job",
-        "_reset_pending",
-        "_sound_from",
-        "_sound_position",
-        "_term_starts",
-        "_units",
-        "base_term",
         "damage",
         "damaged",
+        "data",
+        "directory",
         "end_position",
         "epoch",
         "file_bytes",
@@ -104,13 +93,14 @@ class EntryLog:
         "flushes",
         "index",
         "last_index",
-        "last_term",
+        "reset_pending",
+        "sound_position",
         "tail",
+        "terms",
     )
 
     def __init__(
         self,
-        disk: Disk,
         directory: str,
         options: StoreOptions,
         data: Segments,
@@ -119,42 +109,38 @@ class EntryLog:
         recovery: LogRecovery,
     ) -> None:
         """For `EntryLog.open` alone, which recovers first. A damaged log can be read, and not be written."""
-        self._disk = disk
-        self._begin_path = f"{directory}/begin"
-        self._data = data
-        self._units = units
+        self.directory = directory
+        self.data = data
         self.file_bytes = options.data_file_bytes
         """Size of a data file."""
         self._loops = options.loops
         self._hot_bytes = options.hot_bytes
         self.damage = DamageMet()
         self.tail = Tail(data, options.prepare_ahead_bytes, options.prepare_step_bytes, MARKER_BYTES)
-        self.index = EntryIndex(units)
         self._prepare_job: PrepareJob | None = None
         self.first_index = recovery.begin.index
         self.first_position = recovery.begin.position
-        self.base_term = recovery.begin.base_term
         self.epoch = recovery.begin.epoch
         self.last_index = recovery.last_good_index
         self.end_position = recovery.end_position
-        self._reset_pending = recovery.kind is RecoveryKind.RESET_PENDING
-        self.damaged = self._reset_pending or recovery.kind is RecoveryKind.DAMAGED
+        self.index = EntryIndex(units, self.last_index + 1 - recovery.scanned_entries)
+        self.reset_pending = recovery.kind is RecoveryKind.RESET_PENDING
+        """A reset was begun: another one has to come first."""
+        self.damaged = self.reset_pending or recovery.kind is RecoveryKind.DAMAGED
         """Valid entries follow behind a damaged place: appending needs `cut_damage` first."""
         self.flushes = Flushes(self, data, note, write_buffer=options.write_buffer)
         # A damaged log has no writer's end: its tails stay nowhere until `cut_damage`.
         if self.damaged:
             self.flushes.begin()
         else:
-            self._start_writing()
-        self._sound_from = self.last_index + 1 - recovery.scanned_entries
-        """The first entry whose unit was written or checked since the start."""
-        self._term_starts = EntryIndex.term_starts(self.first_index, self.last_index, self._term_at_start)
-        self.last_term = self._term_starts[-1][1] if self._term_starts else self.base_term
-        self._sound_position = self.end_position
+            self.start_writing()
+        self.terms = EntryTerms(recovery.begin.base_term)
+        self.terms.find(self.first_index, self.last_index, self._term_at_start)
+        self.sound_position = self.end_position
         """All bytes from here on were written or checked since the start."""
-        if self._sound_from <= self.last_index:
-            self._sound_position = self.position_of(max(self._sound_from, self.first_index))
-        if self._term_starts and self._term_starts[0][1] < max(self.base_term, 1):
+        if self.index.sound_from <= self.last_index:
+            self.sound_position = self.position_of(max(self.index.sound_from, self.first_index))
+        if self.terms.starts and self.terms.starts[0][1] < max(self.base_term, 1):
             self._refuse_first_term()
 
     @classmethod
@@ -191,7 +177,7 @@ class EntryLog:
             checkpoint_index=checkpoint_index,
             note=note,
         )
-        return cls(disk, directory, options, data, units, note, recovery), recovery
+        return cls(directory, options, data, units, note, recovery), recovery
 
     # ---- what is there -------------------------------------------------------------------------------
 
@@ -207,37 +193,48 @@ class EntryLog:
         What lies before it may have come from the disk again: readers check it (`log.entries.entry_reads`).
         """
         hot = self.end_position - self._hot_bytes
-        return hot if hot > self._sound_position else self._sound_position
+        return hot if hot > self.sound_position else self.sound_position
 
     def doubt(self) -> bool:
         """Takes nothing to be in memory any more: all is checked when it is read. Returns False if that was so before.
 
         To be called where something that was believed is not as it was written.
         """
-        believed = self._hot_bytes > 0 or self._sound_position > 0
-        self._hot_bytes = self._sound_position = 0
+        believed = self._hot_bytes > 0 or self.sound_position > 0
+        self._hot_bytes = self.sound_position = 0
         return believed
+
+    @property
+    def base_term(self) -> int:
+        """The term of the entry before the first."""
+        return self.terms.base
+
+    @property
+    def last_term(self) -> int:
+        """The term of the last entry, or of the one before the first."""
+        return self.terms.newest or self.terms.base
 
     def term_starts(self) -> list[tuple[int, int]]:
         """Returns (first index, term) of every run of entries with equal terms, ascending."""
-        return list(self._term_starts)
+        return list(self.terms.starts)
 
     def term_of(self, index: int) -> int:
         """Returns the term of an entry, or of the one before the first. Raises OutOfRangeError."""
-        runs = self._term_starts
+        runs = self.terms.starts
         if runs and runs[-1][0] <= index <= self.last_index:  # nearly always it is one of the newest run
-            return self.last_term
+            return runs[-1][1]
         if index == self.first_index - 1:
             return self.base_term
         self._check_index(index)
-        return runs[bisect_right(runs, index, key=itemgetter(0)) - 1][1]
+        return self.terms.of(index)
 
     def position_of(self, index: int) -> int:
         """Returns the position at which the entry begins. Raises OutOfRangeError, DamagedLogError."""
         if not self.first_index <= index <= self.last_index:
             self._check_index(index)
-        is_sound = index >= self._sound_from and index * UNIT_BYTES >= self.index.tail.start
-        return (self.index.unit(index) if is_sound else self._unit(index))[0]
+        units = self.index
+        is_sound = index >= units.sound_from and index * UNIT_BYTES >= units.tail.start
+        return (units.unit(index) if is_sound else self._unit(index))[0]
 
     def unit_unchecked(self, index: int) -> tuple[int, int, int] | None:
         """Returns (position, size, term) of an entry as its index unit has it; None if that cannot be."""
@@ -275,7 +272,7 @@ class EntryLog:
     def file_starts(self) -> list[int]:
         """Returns the positions at which the data files with entries begin, oldest first."""
         begin, end = self.first_position, max(self.end_position, 1)
-        return [start for start in self._data.starts if begin <= start < end]
+        return [start for start in self.data.starts if begin <= start < end]
 
     def next_position(self, body_size: int, end: int | None = None) -> int:
         """Returns the position of an entry with a body of that size, which is appended next, or first behind `end`.
@@ -340,7 +337,7 @@ class EntryLog:
         at = position % self.file_bytes
         start = position - at
         tail = self.tail
-        buffer = tail.buffer if start == tail.start else self._data.mapping(start).buffer
+        buffer = tail.buffer if start == tail.start else self.data.mapping(start).buffer
         if size is None:
             size = -1  # none, unless a sound header says so
             if at + HEADER_BYTES <= self.file_bytes:
@@ -360,8 +357,6 @@ class EntryLog:
         """
         mapped, start = self.file_of(self.position_of(first))
         units = self.index.units(first, last)
-        if first < self._sound_from:
-            units = units[:0]
         places = units["position"].astype(np.int64) - start
         places = places[: leading(places < self.file_bytes)]
         return mapped.buffer, start, places, units["size"][: len(places)].astype(np.int64)
@@ -370,7 +365,7 @@ class EntryLog:
         """Returns the data file in which `position` lies, for walks over its entries, and the position of its start."""
         start = position - position % self.file_bytes
         tail = self.tail
-        return (tail.mapped if start == tail.start else self._data.mapping(start)), start
+        return (tail.mapped if start == tail.start else self.data.mapping(start)), start
 
     # ---- writing -------------------------------------------------------------------------------------
 
@@ -388,10 +383,9 @@ class EntryLog:
         tail, units = self.tail, self.index.tail
         if position + size > tail.limit or unit_at + UNIT_BYTES > units.limit:
             position = self._make_room(size)
-        if term != self.last_term or not self._term_starts:
+        if term != self.terms.newest:
             assert term >= self.last_term, f"term {term} cannot follow term {self.last_term}"
-            self._term_starts.append((index, term))
-            self.last_term = term
+            self.terms.add(index, term)
         self._loops.store_entry(
             tail.buffer,
             position - tail.start,
@@ -439,7 +433,8 @@ class EntryLog:
             position, term = entries.position_of(first), entries.term_of(first)
         # The range is sound in itself. Whether it follows this log shows in its first new entry alone: in its term
         # here, in its position where room is made for it.
-        if term < self.last_term:
+        terms = self.terms
+        if term != terms.newest and term < self.last_term:
             raise DamagedRangeError(0, f"term {term} cannot follow term {self.last_term}")
         end, tail = entries.end_position, self.tail
         units_end = (entries.last_index + 1) * UNIT_BYTES
@@ -447,11 +442,11 @@ class EntryLog:
             self.check_place(entries, first)
             self._advance(position, end, entries.last_index)
         # Nothing fails from here on, so that terms, bytes, units and ends change together.
-        if term != self.last_term or not self._term_starts:
-            self._term_starts.append((first, term))
-        if len(entries.term_spans) > 1:
-            self._term_starts += [span for span in entries.term_spans if span[0] > first]
-        self.last_term = self._term_starts[-1][1]
+        if term != terms.newest:
+            terms.add(first, term)
+        for start, later in entries.term_spans:
+            if start > first:
+                terms.add(start, later)
         at = position - tail.start
         tail.buffer[at : at + end - position] = entries.data[position - entries.position :]
         self.index.store(entries, first)
@@ -483,33 +478,34 @@ class EntryLog:
     def unit_files_since(self, index: int) -> list[str]:
         """Returns the paths of the index files with units of entries from `index` on, for a checkpoint to flush."""
         index = min(max(index, self.first_index), self.last_index + 1)
-        begin = self._units.start_of(index * UNIT_BYTES)
-        return [self._units.path(start) for start in self._units.starts if start >= begin]
+        units = self.index.segments
+        begin = units.start_of(index * UNIT_BYTES)
+        return [units.path(start) for start in units.starts if start >= begin]
 
     def close(self) -> None:
         """Forgets all mappings; slices still held stay valid."""
-        self._data.close()
-        self._units.close()
+        self.data.close()
+        self.index.segments.close()
         self.flushes.close()
 
-    # ---- inside --------------------------------------------------------------------------------------
-
-    def _refuse_first_term(self) -> None:
-        index, term = self._term_starts[0]
-        position = self.position_of(index)
-        start = self._data.start_of(position)
-        raise DamagedLogError(
-            self._data.path(start),
-            position - start,
-            f"entry {index} has term {term}, where no term is below {max(self.base_term, 1)}. If RocketMQ wrote this "
-            "store, take it over with `trivet migrate`; else give the node an empty one, and its group fills it",
-        )
-
-    def _start_writing(self) -> None:
+    def start_writing(self) -> None:
         """Begins to write at the log's end: nothing lies behind it, and all before it is flushed."""
         self.tail.move_to(self.end_position)
         self.flushes.begin()
         self.index.move_to(self.last_index + 1)
+
+    # ---- inside --------------------------------------------------------------------------------------
+
+    def _refuse_first_term(self) -> None:
+        index, term = self.terms.starts[0]
+        position = self.position_of(index)
+        start = self.data.start_of(position)
+        raise DamagedLogError(
+            self.data.path(start),
+            position - start,
+            f"entry {index} has term {term}, where no term is below {max(self.base_term, 1)}. If RocketMQ wrote this "
+            "store, take it over with `trivet migrate`; else give the node an empty one, and its group fills it",
+        )
 
     def _make_room(self, size: int) -> int:
         """Does what `append` need not do each time: rolls, creates, prepares. Returns the entry's position.
@@ -543,7 +539,7 @@ class EntryLog:
     def _unit(self, index: int) -> tuple[int, int, int]:
         """Returns (position, size, term) of an entry. Raises DamagedLogError."""
         # Those of older files may have come from the disk again.
-        if index >= self._sound_from and index * UNIT_BYTES >= self.index.tail.start:
+        if index >= self.index.sound_from and index * UNIT_BYTES >= self.index.tail.start:
             return self.index.unit(index)
         try:
             return checked_unit(self, self.index, index)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from log.entries.damage_met import DamageMet
 from log.entries.entry_index import EntryIndex
+from log.entries.entry_terms import EntryTerms
 from log.errors import DamagedEntryError, DamagedLogError
 from log.files.disk import MappedFile
 from log.formats.layout import END_MAGIC, ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES, UNIT, UNIT_BYTES
@@ -32,8 +33,8 @@ class Held(Protocol):
     first_index: int
     first_position: int
     end_position: int
-    base_term: int
     file_bytes: int
+    terms: EntryTerms
     damage: DamageMet
 
     def file_of(self, position: int) -> tuple[MappedFile, int]:
@@ -72,7 +73,7 @@ def term_of_damaged(log: Held, units: EntryIndex, index: int, last_index: int) -
     behind = _first_sound(log, units, range(index + 1, last_index + 1))
     if behind is None:
         return None
-    least, most = log.base_term if before is None else before[2], behind[2]
+    least, most = log.terms.base if before is None else before[2], behind[2]
     if least == most:
         return most
     try:
