@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -95,6 +98,31 @@ def test_a_seed_runs_again_over_the_same_code_wherever_the_batch_was_begun(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["simulation"]
 
 
+def test_a_terminal_is_told_how_far_a_long_run_is(
+    trivet: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There was no sign of life for minutes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    sleep = ClientRuntime.sleep
+    waited: list[bool] = []
+
+    def take_long() -> None:
+        if not waited:
+            waited.append(True)
+            time.sleep(1.2)
+
+    async def watched(self: ClientRuntime, seconds: float) -> None:
+        take_long()
+        await sleep(self, seconds)
+
+    monkeypatch.setattr(ClientRuntime, "sleep", watched)
+    outcome = trivet("simulate", "--seed", "2", "--seconds", "30")
+    assert outcome.exit_code == 0
+    assert re.search(r"\r +[0-9.]+ s  [0-9]+ of 30 s simulated", outcome.err)
+    assert outcome.err.endswith("\r"), "the line is taken away"
+
+
 def test_an_interrupt_is_no_error_of_whoever_was_at_work(
     trivet: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +147,8 @@ def test_an_interrupt_is_no_error_of_whoever_was_at_work(
     finally:
         signal.signal(signal.SIGINT, before)
     assert calls >= 20
-    assert (outcome.exit_code, outcome.out, outcome.err) == (130, "seed 2\n", "")
+    assert (outcome.exit_code, outcome.out) == (130, "seed 2\n")
+    said = r"trivet: seed 2: interrupted at [0-9]+ of 30 s simulated; nothing wrong was found until then"
+    assert re.fullmatch(said, outcome.complaint)
     assert after is signal.default_int_handler
     assert list(tmp_path.iterdir()) == []

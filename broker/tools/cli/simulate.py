@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.findings import ShrinkBudget, keep_plan, report_finding, shrink_finding
 from broker.tools.cli.simulation_batch import Batch
+from broker.tools.cli.simulation_progress import told
 from broker.tools.cli.simulation_run import judge_history, print_counts, run_and_time
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def _run(plan: Plan, path: Path | None, out: Path | None, budget: ShrinkBudget |
     from broker.trace import TRACE_SUFFIX
     from simulation.findings.report import summary_line
 
-    result, cpu_s = run_and_time(plan, keep_traces=out is not None)
+    result, cpu_s = run_and_time(plan, keep_traces=out is not None, watch=told)
     print(summary_line(result, cpu_s))
     print_counts(result.fault_counts)
     print_counts(result.work_counts)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from broker.tools.cli.futures import Futures
 
 if TYPE_CHECKING:
     from simulation.plans.plan import Plan
+    from simulation.world.building import World
     from simulation.world.end_checks import JudgeHistory
     from simulation.world.running import Explore, Result
+
+    Watch = Callable[[World], AbstractContextManager[object]]
+    """Enters a block in which the world runs."""
 
 
 def run_once(
@@ -21,6 +26,7 @@ def run_once(
     keep_traces: bool,
     judge: JudgeHistory | None = None,
     explore: Explore | None = None,
+    watch: Watch = nullcontext,
 ) -> Result:
     """Run the plan. Raises KeyboardInterrupt after Ctrl-C, if that is what Ctrl-C does in this process.
 
@@ -32,7 +38,8 @@ def run_once(
 
     world = World(plan, keep_traces=keep_traces or judge is not None)
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return run_world(world, judge, explore)
+        with watch(world):
+            return run_world(world, judge, explore)
 
     def interrupt(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,7 +47,8 @@ def run_once(
 
     signal.signal(signal.SIGINT, interrupt)
     try:
-        return run_world(world, judge, explore)
+        with watch(world):
+            return run_world(world, judge, explore)
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -57,7 +65,11 @@ def judge_history(traces: Mapping[str, bytes]) -> str:
 
 
 def run_and_time(
-    plan: Plan, *, keep_traces: bool = False, futures: Futures | None = None
+    plan: Plan,
+    *,
+    keep_traces: bool = False,
+    futures: Futures | None = None,
+    watch: Watch = nullcontext,
 ) -> tuple[Result, float]:
     """Run the plan, and judge its history; returns the result and the CPU seconds of the run, without its futures.
 
@@ -68,7 +80,7 @@ def run_and_time(
     judge_history({})
     begin = time.process_time()
     explore = None if futures is None else futures.explore
-    result = run_once(plan, keep_traces=keep_traces, judge=judge_history, explore=explore)
+    result = run_once(plan, keep_traces=keep_traces, judge=judge_history, explore=explore, watch=watch)
     if futures is not None:
         futures.ended(result)
     return result, time.process_time() - begin
