@@ -32,7 +32,7 @@ from broker.node.request_states import (
 from broker.node.unhandled_forwards import NEWS
 from broker.node.unsent_forwards import UnsentForwards
 from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
-from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
+from broker.remoting.codes import FLAG_ONE_WAY, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, response
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import whole_commands, whole_frames
@@ -63,7 +63,7 @@ _TAKEN_BACK_FROM: Final = frozenset({State.FORWARDED, State.RESUMED})
 class _Client:
     """A connection to this node, the leader that last heard of it, and by opaque what it waits for."""
 
-    __slots__ = ("connection", "ended", "known_to", "number", "said", "share", "waiting")
+    __slots__ = ("connection", "ended", "known_to", "left", "number", "share", "waiting")
 
     def __init__(self, number: int, connection: Connection) -> None:
         self.number = number
@@ -72,8 +72,8 @@ class _Client:
         self.known_to: str | None = None
         self.waiting: dict[int, WaitingRequest] = {}
         """Only what is FORWARDED or DOUBTED, or was until now."""
-        self.said = -1
-        """The place of what it has said of itself last and a leader was told at once (`Forwarding.forward_copy`)."""
+        self.left = -1
+        """The place of its last request to leave a group that was told at once (`Forwarding.forward_copy`)."""
         self.ended: list[tuple[int, WaitingRequest]] = []
         """Requests that were waiting and are neither FORWARDED nor DOUBTED any more, each with its number: a heap, as
         turns go on with them in the order in which they came."""
@@ -217,8 +217,22 @@ class Forwarding:
     def forward_late(self, connection: Connection, command: RemotingCommand, place: int) -> None:
         """Forwards a request that has waited here for something else than a leader. It keeps its place among those of
         its client that are held: they may have waited with it, or have come since."""
+        if command.code == RequestCode.HEART_BEAT and self._is_out_of_date(connection, command, place):
+            return
         if not self.goes_behind(connection, command, place):
             self._ask(connection, command, place)
+
+    def _is_out_of_date(self, connection: Connection, command: RemotingCommand, place: int) -> bool:
+        """Answers a heartbeat that would go on although its client has left a group since.
+
+        The next leader would hear of it behind that, and believe it. This node knows what is so by now, and tells every
+        new leader.
+        """
+        client = self._by_connection.get(connection)
+        if client is None or place >= client.left:
+            return False
+        reply(connection, command, ResponseCode.SUCCESS)
+        return True
 
     def hold_late(self, connection: Connection, command: RemotingCommand) -> None:
         """Holds a request that has waited here for something else than a leader, even if there is a leader: thousands
@@ -306,16 +320,19 @@ class Forwarding:
         Where there is no room for it the leader is not told: heartbeats come again, and who has left falls silent.
 
         While this node still holds what the client has said of itself before, the copy is held behind that, whoever
-        leads: when that goes on it says what is not so any more, here, too, and the last word counts. What a leader was
-        asked before, and would go on at the next one, is not asked again (`_carry_out`).
+        leads: when that goes on it says what is not so any more, here, too, and the last word counts. A heartbeat that
+        waits for its leader does not go on behind the copy of an unregistration (`_is_out_of_date`).
         """
         leader, place = self._view.leader, self.place_of(command)
         client = self._by_connection.get(connection)
         if self._has_news_before(connection, client, place):
             self._hold(connection, _one_way(command), place)
-        elif leader is not None and leader != self._view.node_id and client is not None:
-            client.known_to, client.said = leader, place
-            self._send(leader, client, _one_way(command))
+        elif client is not None:
+            if command.code == RequestCode.UNREGISTER_CLIENT:
+                client.left = place
+            if leader is not None and leader != self._view.node_id:
+                client.known_to = leader
+                self._send(leader, client, _one_way(command))
 
     def _has_news_before(self, connection: Connection, client: _Client | None, place: int) -> bool:
         """Tells whether what a client has said of itself before that place is yet to go on from here."""
@@ -589,10 +606,8 @@ class Forwarding:
             asked = request.leader, request.term
             if self._is_taken_back(request):
                 return
-            # Asked again now, an older heartbeat would come behind what its client has said since, and the next leader
-            # would believe it. This node knows what is so by now, and tells every new leader.
-            if request.command.code in NEWS and request.number < client.said:
-                reply(connection, request.command, ResponseCode.SUCCESS)
+            code, place = request.command.code, request.number
+            if code == RequestCode.HEART_BEAT and self._is_out_of_date(connection, request.command, place):
                 return
             if event is RequestEvent.NOT_DONE and (self._view.leader, self._view.term) == asked:
                 # Asked now, it would be the same one again.

@@ -645,6 +645,22 @@ def test_of_a_frame_for_a_client_what_nobody_waits_for_is_dropped_and_the_rest_i
     assert first not in client.answers, "a client gets one response"
 
 
+def start_heartbeat(client: Client, *consumer_groups: str) -> int:
+    """Registers a consumer of T in consumer groups, without waiting for the answer."""
+    subscription = SubscriptionData(topic="T", sub_string="*")
+    consumers = [
+        ConsumerData(group_name=name, subscription_data_set=[subscription]) for name in consumer_groups
+    ]
+    data = HeartbeatData(client_id=client.client_id, consumer_data_set=consumers)
+    return client.start_call(RequestCode.HEART_BEAT, None, encode_body(data))
+
+
+def start_to_leave(client: Client, consumer_group: str) -> int:
+    """Takes a consumer out of its consumer group, without waiting for the answer."""
+    fields = {"clientID": client.client_id, "consumerGroup": consumer_group}
+    return client.start_call(RequestCode.UNREGISTER_CLIENT, fields)
+
+
 @pytest.mark.parametrize("heir_is", ["the client's node", "another node"])
 @pytest.mark.parametrize("lost", ["the frames", "the creation"])
 def test_who_left_its_consumer_group_while_its_heartbeat_was_forwarded_is_no_member(
@@ -656,20 +672,10 @@ def test_who_left_its_consumer_group_while_its_heartbeat_was_forwarded_is_no_mem
     third = next(member for member in group.members if member not in (old, node))
     heir = node if heir_is == "the client's node" else third
     client = group.connect(node)
-    data = HeartbeatData(
-        client_id=client.client_id,
-        consumer_data_set=[
-            ConsumerData(group_name=name, subscription_data_set=[SubscriptionData(topic="T", sub_string="*")])
-            for name in ("left", "kept")
-        ],
-    )
     group.lose = lambda source, target, frame: (
         target == old and isinstance(frame, Forward if lost == "the frames" else RaftFrame)
     )
-    heartbeat = client.start_call(RequestCode.HEART_BEAT, None, encode_body(data))
-    left = client.start_call(
-        RequestCode.UNREGISTER_CLIENT, {"clientID": client.client_id, "consumerGroup": "left"}
-    )
+    heartbeat, left = start_heartbeat(client, "left", "kept"), start_to_leave(client, "left")
     group.settle()
     assert heartbeat not in client.answers
     assert client.wait(left).code == ResponseCode.SUCCESS
@@ -685,3 +691,22 @@ def test_who_left_its_consumer_group_while_its_heartbeat_was_forwarded_is_no_mem
         assert registry.members("left") == []
         if member.id in (node, heir):
             assert registry.members("kept") == [client.client_id]
+
+
+def test_who_left_its_consumer_group_while_a_lost_leader_created_it_is_no_member(group: Group) -> None:
+    """The leader had the next one do the heartbeat, and had not told it that its client was gone since."""
+    old = group.leader
+    client = group.connect(old)
+    group.lose = lambda source, target, frame: isinstance(frame, RaftFrame) and target == old
+    heartbeat, left = start_heartbeat(client, "left", "kept"), start_to_leave(client, "left")
+    group.settle()
+    assert heartbeat not in client.answers
+    assert client.answers[left].code == ResponseCode.SUCCESS
+    others = [node for node in group.members if node != old]
+    group.run_until(lambda: any(group.node(node).replica.serving for node in others), "another leader")
+    group.lose = lambda source, target, frame: False
+    assert client.wait(heartbeat).code == ResponseCode.SUCCESS
+    group.run_until(lambda: group.node(old).replica.leader == group.leader, "the old leader to follow")
+    for node in (old, group.leader):
+        registry = group.node(node).registry
+        assert (registry.members("left"), registry.members("kept")) == ([], [client.client_id])
