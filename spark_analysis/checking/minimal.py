@@ -62,26 +62,40 @@ def minimal_rows(
     """:func:`minimal` for a history of the log model that is violated: of the finding with the shortest proof.
 
     None if findings are about the order of one client's operations, or about replicas, where nothing can be left out;
-    and if the proof alone is no contradiction, and the queue has more than :data:`MOST_ROWS` operations.
+    and if the proof alone is no contradiction, and the queue (the topic, where queues contradict each other) has more
+    than :data:`MOST_ROWS` operations.
     """
     for one in sorted(verdict.anomalies, key=lambda one: len(one.proof)):
         if one.kind not in _MONOTONE:
             continue
         queue = queue_and_group(one.key)[0] if one.kind in REGISTER_ANOMALIES else one.key
-        mine = [row for row in rows if row["key"] in (queue, f"{queue.rpartition('/')[0]}/")]
-
-        def is_violated(kept: Set[int], mine: Sequence[Mapping[str, Any]] = mine) -> bool:
-            found = check_rows("", _rows_with_answers(mine, kept), sparse=sparse)
-            return any(kind in _MONOTONE for kind in found.counts)
-
-        ops: list[int] = [row["op"] for row in one.proof]
-        # Mostly the proof contradicts itself: then the rest of the queue need not be looked at.
-        if is_violated(set(ops)):
-            return minimal(ops, is_violated)
-        ops = [row["op"] for row in sorted(mine, key=lambda row: row["invoke_ns"])]
-        if len(ops) <= MOST_ROWS and is_violated(set(ops)):
-            return minimal(ops, is_violated)
+        topic = f"{queue.rpartition('/')[0]}/"
+        smallest = _minimal_of(
+            [row for row in rows if row["key"] in (queue, topic)], [row["op"] for row in one.proof], sparse
+        )
+        if smallest is None and any(row["key"] == topic for row in rows):
+            # Queues may want the same append that left its queue to the broker: then it takes the answers of several.
+            together = [row for row in rows if row["key"] is not None and row["key"].startswith(topic)]
+            smallest = _minimal_of(together, [], sparse)
+        if smallest is not None:
+            return smallest
     return None
+
+
+def _minimal_of(
+    rows: Sequence[Mapping[str, Any]], proof: Sequence[int], sparse: bool
+) -> tuple[int, ...] | None:
+    """:func:`minimal` of the proof if that is wrong by itself, else of all rows; None if these are not, or too many."""
+
+    def is_violated(kept: Set[int]) -> bool:
+        found = check_rows("", _rows_with_answers(rows, kept), sparse=sparse)
+        return any(kind in _MONOTONE for kind in found.counts)
+
+    # Mostly the proof contradicts itself: then the rest of the queue need not be looked at.
+    if proof and is_violated(set(proof)):
+        return minimal(proof, is_violated)
+    ops = [row["op"] for row in sorted(rows, key=lambda row: row["invoke_ns"])]
+    return minimal(ops, is_violated) if len(ops) <= MOST_ROWS and is_violated(set(ops)) else None
 
 
 _CHANGES: Final = ("append", REGISTERS[0])

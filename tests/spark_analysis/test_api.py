@@ -251,3 +251,17 @@ def test_the_table_of_a_trace_is_judged_as_its_files_are(spark: SparkSession, tm
     assert judgement.verdict.counts == {"stale-tail": 1}
     assert judgement.minimal is not None
     assert len(judgement.minimal) == 2
+
+
+def test_queues_that_contradict_each_other_have_a_minimal_violation() -> None:
+    """Either can have the append that left its queue to the broker; each read is possible without the other one."""
+    rows = [
+        {"function": "append", "key": "t/", "outcome": "info", "invoke_ns": 0, "values": ["a"]},
+        *(
+            {"function": "read", "key": key, "outcome": "ok", "invoke_ns": 2, "complete_ns": 3, "offset": 0}
+            | {"first_offset": 0, "values": ["a"], "next_offset": 1}
+            for key in ("t/0", "t/1")
+        ),
+    ]
+    judgement = check(rows, minimal=True)
+    assert (judgement.is_violated, judgement.minimal) == (True, (1, 2))

@@ -312,7 +312,9 @@ class _Contest:
             if len(rivals) < 2 or any(need.least > count for need in needs.values()):
                 continue  # 1.: nobody else wants these attempts, or one queue shows by itself that they are too few
             finding = Finding("duplicate-value", min(one.position for one in self.shown[value][rivals[-1]]))
-            if sum(need.least for need in needs.values()) > count:
+            # The same values of one append are several attempts, and stand in one queue.
+            appends = len({one.op for one in self.supply[value]})
+            if sum(need.least for need in needs.values()) > count or len(self.needed[value]) > appends:
                 yield rivals[-1], finding, False  # 2.: one has had effect twice
             elif not self._makes_no_difference(value, rivals):
                 yield rivals[-1], finding, True  # 4.; in 3. the answers of the queues stand
@@ -321,6 +323,7 @@ class _Contest:
         supply = self.supply[value]
         return (
             all(one.invoke_ns <= self.deadlines[value] for one in supply)
+            and len({one.op for one in supply}) == len(supply)
             and sum(need.most for need in self.needs[value].values()) <= len(supply)
             and len({tuple(self.batches[one.op]) for one in supply}) == 1
             and self.holed.isdisjoint(rivals)

@@ -219,6 +219,16 @@ def test_a_value_in_two_queues_takes_two_attempts(attempts: int, verdict: str) -
     assert some_choice_is_linearizable(queues) == (verdict == LINEARIZABLE)
 
 
+@pytest.mark.parametrize(("attempts", "verdict"), [(1, VIOLATED), (2, UNDECIDED)])
+def test_the_same_values_of_one_append_stand_in_one_queue(attempts: int, verdict: str) -> None:
+    """It has enough of them for both queues, and cannot be in both."""
+    tried = [Operation(op, "append", "info", 0, None, values=("a", "a", "a")) for op in range(attempts)]
+    seen = Operation(9, "read", "ok", 2, 3, offset=0, first_offset=0, values=("a",), next_offset=1)
+    queues = {"t/": tried, "t/0": [seen], "t/1": [replace(seen, op=10)]}
+    assert verdict_on(queues) == verdict
+    assert some_choice_is_linearizable(queues) == (verdict != VIOLATED)
+
+
 @pytest.mark.parametrize(
     ("options", "least"),
     [
