@@ -12,6 +12,8 @@ from broker.statistics.families import ALL, ROCKETMQ_PREFIX
 from broker.statistics.histogram import BOUNDS_NS, Histogram
 from broker.statistics.totals import OTHERS, Totals
 from log.formats.record import SYS_FLAG_PREPARED
+from raft.messages import AppendRequest
+from tests.broker.group_changes import add
 from tests.broker.harness import SECOND, Client, Group
 from tests.prometheus_text import parse
 
@@ -102,6 +104,76 @@ def test_a_consumer_that_lags_is_told_in_messages_and_milliseconds() -> None:
     told = Told(group, group.leader)
     assert told.value("rocketmq_consumer_lag_messages", *labels) == 0
     assert told.value("rocketmq_consumer_lag_latency", *labels) == 0
+
+
+def in_group(group: Group, node_id: str) -> dict[str, float]:
+    """What a node says of itself as a member of its group, without the ends of its log."""
+    told = Told(group, node_id)
+    names = ("has_leader", "is_leader", "is_learner", "serving", "recovering")
+    return {name: told.value(f"trivet_server_{name}") for name in names}
+
+
+def test_a_node_says_what_it_is_in_its_group(group: Group) -> None:
+    group.converge()
+    leader, follower = group.leader, group.follower
+    as_follower = {"has_leader": 1, "is_leader": 0, "is_learner": 0, "serving": 0, "recovering": 0}
+    assert in_group(group, leader) == as_follower | {"is_leader": 1, "serving": 1}
+    assert in_group(group, follower) == as_follower
+    group.join("n3")
+    add(group.connect(), "n3")
+    group.converge()
+    assert in_group(group, "n3") == as_follower | {"is_learner": 1}
+    for node_id in group.members:
+        if node_id != follower:
+            group.kill(node_id)
+    group.advance(5)
+    assert in_group(group, follower) == as_follower | {"has_leader": 0}
+
+
+def test_a_node_with_an_empty_disk_and_its_leader_say_that_it_recovers(group: Group) -> None:
+    away = group.follower
+    group.kill(away)
+    group.replace_disk(away)
+    # What makes it whole again does not come: the leader hears of it, and sends it no entries.
+    group.lose = lambda source, target, frame: (
+        target == away and isinstance(getattr(frame, "message", None), AppendRequest)
+    )
+    group.restart(away)
+    group.advance(1)
+    leader = group.leader
+    other = next(node for node in group.members if node not in {leader, away})
+
+    def recovering() -> list[float]:
+        told = Told(group, leader)
+        own = (Told(group, node).value("trivet_server_recovering") for node in (away, leader))
+        return [*own, *(told.value("trivet_peer_recovering", node) for node in (away, other))]
+
+    assert recovering() == [1, 0, 1, 0]
+    group.lose = lambda source, target, frame: False
+    group.converge()
+    group.run_until(lambda: recovering() == [0, 0, 0, 0], "it is whole")
+
+
+def test_the_log_of_a_node_is_told_by_its_ends(group: Group) -> None:
+    client = group.connect()
+    client.create_topic("T")
+    client.send("T", b"body")
+    group.converge()
+    for node_id in group.members:
+        told, replica = Told(group, node_id), group.node(node_id).replica
+        entries = replica.store.log.last_index + 1
+        assert told.value("trivet_server_proposals_committed_total") == entries
+        assert told.value("trivet_server_proposals_applied_total") == entries
+        assert told.value("trivet_server_proposals_pending") == 0
+        assert told.value("trivet_server_term") == replica.term
+        assert told.value("trivet_log_end_position_bytes") == replica.store.log.end_position
+    for node_id in group.members:
+        if node_id != group.leader:
+            group.kill(node_id)
+    client.start_send("T", b"nobody else has it")
+    told = Told(group, group.leader)
+    assert told.value("trivet_server_proposals_pending") == 1
+    assert told.value("trivet_server_proposals_committed_total") == entries
 
 
 def test_beyond_the_limit_the_rest_is_summed_up_and_that_is_said() -> None:

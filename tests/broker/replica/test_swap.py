@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from benchmarks.longest_turns import ENTRANCES
 from broker.peers.protocol import Frame, RaftFrame
 from broker.replica.jobs import Job
 from broker.replica.replica import Replica
+from broker.replica.upkeep import REMOVAL_FAILED_NS, REMOVAL_PAUSE_NS, REMOVED_FILES
 from broker.state.snapshot import decode_state
 from log.entries.expired_files import HeadLook, RetentionPolicy
+from log.errors import DiskError
 from raft.messages import AppendResponse, SnapshotRequest
 from tests.broker.harness import SMALL_STORE, Group
 from tests.broker.retention.test_retention import fill, group_with, pass_time
@@ -223,6 +226,28 @@ def test_the_space_of_what_was_replaced_is_freed_afterwards() -> None:
     assert has_all(group, away)
     group.advance(5)
     assert not group.members[away].disk.discarded
+
+
+def test_space_is_freed_a_part_at_a_time_and_later_where_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group.elected(1)
+    disk = group.members["n0"].disk
+    remove, runs_ns = disk.remove_discarded, list[int]()
+
+    def removes(files_max: int, bytes_max: int) -> None:
+        runs_ns.append(group.now_ns)
+        if len(runs_ns) == 2:
+            raise DiskError("removed", "removal", "input/output error")
+        remove(files_max, bytes_max)
+
+    monkeypatch.setattr(disk, "remove_discarded", removes)
+    disk.discarded_files = 2 * REMOVED_FILES + 1
+    group.run_until(lambda: not disk.discarded, "all of it is freed", limit_s=70)
+    pauses_ns = [later - earlier for earlier, later in pairwise(runs_ns)]
+    # Longer where nothing else wants a turn.
+    for pause_ns, least_ns in zip(
+        pauses_ns, (REMOVAL_PAUSE_NS, REMOVAL_FAILED_NS, REMOVAL_PAUSE_NS), strict=True
+    ):
+        assert pause_ns >= least_ns, pauses_ns
 
 
 def test_one_that_comes_again_behind_the_swap_is_not_written_again() -> None:
