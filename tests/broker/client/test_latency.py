@@ -51,6 +51,14 @@ def test_classes_must_make_sense(wrong: tuple[tuple[int, int], ...], why: str) -
         LatencyClasses(wrong)
 
 
+def test_a_class_may_begin_at_0_and_avoid_nobody() -> None:
+    assert LatencyClasses(((0, 0), (1, 5))).avoided_for_ms(0) == 0
+
+
+def test_a_failure_counts_as_a_latency_of_the_references() -> None:
+    assert (CLASSES_OF_4.failure_ms, LatencyClasses().failure_ms) == (30_000, 10_000), "MQFaultStrategy"
+
+
 def queues(*names: str) -> list[MessageQueue]:
     return [MessageQueue("t", name, number) for name in names for number in range(2)]
 

@@ -81,6 +81,21 @@ async def test_request_waits_for_its_reply(
         assert [command.code for command in answers] == [ResponseCode.SUCCESS] * 3
 
 
+async def test_a_reply_that_cannot_be_read_is_refused_and_harms_nothing(
+    broker: Broker, runtime: ClientRuntime
+) -> None:
+    async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
+        await producer.send(Message("t", b"x"))
+        (link,) = broker.links
+        link.send(request(PUSH, {"topic": "c_REPLY_TOPIC"}, b"no", opaque=7))
+        await trio.sleep(1)
+        (answer,) = [command for command in broker.requests if command.is_response]
+        assert (answer.opaque, answer.code) == (7, ResponseCode.SYSTEM_ERROR)
+        assert "unreadable reply" in (answer.remark or "")
+        await producer.send(Message("t", b"still connected"))
+        assert broker.links == [link]
+
+
 async def test_request_without_a_reply_times_out(broker: Broker, runtime: ClientRuntime) -> None:
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
         with pytest.raises(ReplyTimeout):

@@ -139,16 +139,23 @@ async def test_tasks_that_send_much_wait_for_a_peer_that_reads_nothing(
 # Failures ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("come_later", [False, True], ids=["at once", "one by one"])
 async def test_after_a_failure_no_more_are_taken_and_the_rest_is_told(
-    broker: Broker, runtime: ClientRuntime
+    broker: Broker, runtime: ClientRuntime, come_later: bool
 ) -> None:
     stored: Step = broker.instead(lambda link, answer: answer)
     broker.script(SEND, stored, stored, code(13), stored, stored)
     messages = Counted(100)
+
+    async def one_by_one() -> AsyncIterator[Message]:
+        for message in messages:
+            await trio.lowlevel.checkpoint()
+            yield message
+
     async with producing(runtime) as producer:
         await producer.queues("t")
         with pytest.raises(SendsFailed, match="1 messages failed") as caught:
-            await producer.send_many(messages, in_flight=2)
+            await producer.send_many(one_by_one() if come_later else messages, in_flight=2)
     results = caught.value.results
     assert len(results) == messages.taken < 10
     assert [place for place, result in enumerate(results) if result is None] == [2]

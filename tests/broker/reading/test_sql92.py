@@ -57,6 +57,7 @@ def test_the_table_is_that_of_the_grammar() -> None:
         ("/* all */ a = 1 -- of them\n", {"a": "1"}),
         ("now > 5 and android = 1 and $in = 2", {"now": "6", "android": "1", "$in": "2"}),
         ("a >= 0.0", {"a": "0"}),
+        ("a >= 5 and a <= 5", {"a": "5"}),
         ("TRUE", {}),
     ],
 )
@@ -68,6 +69,7 @@ def test_what_is_wanted(expression: str, properties: dict[str, str]) -> None:
     ("expression", "properties"),
     [
         ("a > 5", {}),
+        ("a > 5 or a < 5", {"a": "5"}),
         ("NOT (a > 5)", {}),
         ("a <> 5", {}),
         ("NULL", {}),
