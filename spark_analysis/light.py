@@ -34,9 +34,12 @@ def judge_log(
         return None
     if len(history.operations) + len(history.events) + len(history.damage) > most:
         return None
+    whole = history
     if until_ns is not None:
-        history = history.until(until_ns)
+        history = whole.until(until_ns)
     verdict = check_rows(str(path), list(history.records()), drained=drained, sparse=sparse)
+    if until_ns is not None:
+        verdict = verdict.judged_until(until_ns, len(whole.operations) - len(history.operations))
     verdict = replace(verdict, facts=verdict.facts | {"judged_by": JUDGED_BY})
     return corrected_for_gaps(verdict), replace(history, path=str(path))
 

@@ -183,9 +183,12 @@ def _judge_logs(
             in_memory = asked.to_parquet is None and asked.scratch is None and is_short
             is_kept = asked.to_parquet is not None
             history = _load(spark, path, asked.format, place, in_memory=in_memory, is_kept=is_kept)
+            whole = history
             if asked.until_ns is not None:
-                history = history.until(asked.until_ns)
+                history = whole.until(asked.until_ns)
             found = check(history, drained=asked.drained, sparse=asked.model == SPARSE_LOG_MODEL)
+            if asked.until_ns is not None:
+                found = found.judged_until(asked.until_ns, whole.operations.count() - found.operations)
             verdict = corrected_for_gaps(found)
             judged.append((verdict, {}) if asked.json_output else _to_show(verdict, history))
             _report(verdict, history, asked.report, name)

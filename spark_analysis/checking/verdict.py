@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 VerdictName = Literal["linearizable", "violated", "undecided"]
 LINEARIZABLE: Final = "linearizable"
@@ -181,9 +181,21 @@ class Verdict:
         """The parts of the recording that the verdict is not about."""
         cut = self.facts.get("cut", 0)
         said = ["The recording was cut off: the verdict is about what was recorded before."] if cut else []
+        if later := self.facts.get("later_operations", 0):
+            reached_s = (self.facts["until_ns"] - (self.facts.get("first_ns") or 0)) / 1e9
+            said.append(
+                f"Judged is what had happened up to {reached_s:,.6f} s after the first operation, "
+                f"{self.operations:,} of {self.operations + later:,} operations that were recorded: "
+                f"the other {later:,} began later."
+            )
         if self.facts.get("bad_lines", len(self.damage)) > cut:
             said.append("Parts of the recording could not be read: the verdict is about the rest.")
         return tuple(said)
+
+    def judged_until(self, until_ns: int, later: int) -> Self:
+        """Return the verdict with the moment up to which its history was judged, and how many of the operations that
+        are recorded began later."""
+        return replace(self, facts=self.facts | {"until_ns": until_ns, "later_operations": later})
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -218,6 +230,8 @@ def _nothing_to_judge(verdict: Verdict) -> str:
     """Say why there was nothing to judge."""
     if verdict.operations:
         return f"none of the {verdict.operations:,} operations was answered: there was nothing to judge"
+    if later := verdict.facts.get("later_operations"):
+        return f"all of the {later:,} operations that were recorded began behind what had been read of every trace"
     if verdict.facts.get("replica_events"):
         return "no operations of clients were recorded: only the replicas were judged, and nothing is wrong with them"
     if verdict.damage:

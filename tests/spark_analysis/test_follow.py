@@ -20,7 +20,7 @@ from spark_analysis.importing.history import load_trace
 from spark_analysis.importing.history_rows import trace_rows
 from spark_analysis.importing.tails import FollowedTraces
 from spark_analysis.light import judge_log
-from spark_analysis.main import Asked
+from spark_analysis.main import Asked, analyze
 from tests.examples import examples
 from tests.spark_analysis import log_mutations
 
@@ -201,6 +201,32 @@ def test_only_what_had_happened_by_then_is_judged(tmp_path: Path) -> None:
         judged = judge_log(tmp_path, "trace", until_ns=int(until_s * SECOND))
         assert judged is not None
         assert (judged[0].verdict, judged[0].operations) == (verdict, operations)
+
+
+@pytest.mark.parametrize("spark_wanted", [False, pytest.param(True, marks=pytest.mark.spark)])
+def test_a_verdict_about_a_part_says_so(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+    spark_wanted: bool,
+) -> None:
+    """Ctrl-C ended with LINEARIZABLE and exit code 0 over a third of a recording, without a word about the rest."""
+    if spark_wanted:
+        request.getfixturevalue("spark")
+    write(tmp_path / "a.trace", is_wrong=True)
+    asked = Asked([tmp_path], until_ns=int(2.5 * SECOND), spark_wanted=spark_wanted, report=tmp_path)
+    said = (
+        "Judged is what had happened up to 1.500000 s after the first operation, 1 of 2 operations that were recorded: "
+        "the other 1 began later."
+    )
+    assert analyze(asked) == 0
+    assert said in capsys.readouterr().out
+    assert said in next(tmp_path.glob("*.html")).read_text()
+    analyze(replace(asked, until_ns=SECOND // 2))
+    nothing = "all of the 2 operations that were recorded began behind what had been read of every trace"
+    assert nothing in capsys.readouterr().out
+    analyze(replace(asked, until_ns=9 * SECOND))
+    assert "Judged is" not in capsys.readouterr().out
 
 
 def test_spark_judges_the_same_part(tmp_path: Path, spark: SparkSession) -> None:
