@@ -405,9 +405,11 @@ def _place(spark: SparkSession, to_parquet: Path | None, scratch: str | None, na
         yield place
     finally:
         context = spark.sparkContext
-        assert context._jvm is not None
-        directory = context._jvm.org.apache.hadoop.fs.Path(place)
-        directory.getFileSystem(context._jsc.hadoopConfiguration()).delete(directory, True)
+        # In Python, PySpark cannot delete what is on the file systems that Spark knows.
+        java, java_context = context._jvm, context._jsc  # noqa: SLF001 - the ways to Hadoop's own calls
+        assert java is not None
+        directory = java.org.apache.hadoop.fs.Path(place)
+        directory.getFileSystem(java_context.hadoopConfiguration()).delete(directory, True)
 
 
 def _load(

@@ -38,7 +38,7 @@ def ended_with_its_start() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if SparkContext._gateway is None:
+        if SparkContext._gateway is None:  # noqa: SLF001 - nothing else tells whether Java has answered
             for process in started:
                 _end(process)
         raise

@@ -98,6 +98,8 @@ class QueueReader:
     """The consumer offset that is known to be stored for the consumer group."""
     max_offset: int | None = None
     """The queue's end, as the last response gave it."""
+    begins_after_s: float = 0.0
+    """Seconds that it waits before its first request."""
     _scope: CancelScope = field(init=False)
     # Batches that wait to be handed out, with the messages and bytes in them.
     _batches: deque[Batch] = field(default_factory=deque)
@@ -109,7 +111,6 @@ class QueueReader:
     """The last message that the application is done with, as long as the consumer offset behind it is not looked up."""
     _next_offset: int = 0
     _broker_id: int = MASTER_ID
-    _begins_after_s: float = 0.0
     _avoid: list[str] = field(default_factory=list)
     """Addresses that failed since the last response, the last one at the end."""
 
@@ -211,8 +212,8 @@ class QueueReader:
 
     async def _start(self) -> None:
         pauses = self._new_pauses()
-        if self._begins_after_s:
-            await self._intake.runtime.sleep(self._begins_after_s)
+        if self.begins_after_s:
+            await self._intake.runtime.sleep(self.begins_after_s)
         while True:
             try:
                 self._consumer_offset = self._next_offset = await self._find_start()
@@ -233,7 +234,7 @@ class QueueReader:
             anew = self._intake.readers.get(self.queue)
             if anew is not None and response.next_offset == self._next_offset:
                 # A broker that tells it for ever is not asked in a circle.
-                anew._begins_after_s = _PAUSE_FIRST_S
+                anew.begins_after_s = _PAUSE_FIRST_S
             return False
         if response.next_offset == self._next_offset:
             return False

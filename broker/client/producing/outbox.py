@@ -65,7 +65,16 @@ class Sending:
         assert self._result is not None
         return self._result
 
-    def _finish(self, result: SendResult | None, error: ClientError | None) -> None:
+    @property
+    def unheard_error(self) -> ClientError | None:
+        """The error of a message that has failed while nobody waits, or has waited to the end; None otherwise."""
+        return None if self._hearers else self._error
+
+    def finish(self, result: SendResult | None, error: ClientError | None) -> None:
+        """Tell those who wait what became of the message: where it is stored, or why that is not known.
+
+        Only its outbox does this, and once.
+        """
         self._result, self._error = result, error
         if self._done is not None:
             self._done.set()
@@ -122,9 +131,9 @@ class Outbox:
     def failures(self) -> list[tuple[Message, ClientError]]:
         """Return the messages that have failed and that nobody has waited for to the end, each with its error."""
         return [
-            (sending.message, sending._error)
+            (sending.message, error)
             for sending in self._failed
-            if not sending._hearers and sending._error is not None
+            if (error := sending.unheard_error) is not None
         ]
 
     def _over(self, send: OneSend, result: SendResult | None, error: ClientError | None) -> None:
@@ -132,7 +141,7 @@ class Outbox:
         assert isinstance(sending, Sending), "the outbox has put it"
         if error is not None:
             self._failed.append(sending)
-        sending._finish(result, error)
+        sending.finish(result, error)
 
 
 @asynccontextmanager

@@ -68,7 +68,7 @@ class Faults:
     async def do(self, fault: Fault) -> None:
         """Does one fault from its beginning to its end."""
         if fault.kind in _OF_OPERATORS or not self._waiting:
-            await _KINDS[fault.kind](self, fault)
+            await self._KINDS[fault.kind](self, fault)
 
     async def _possible(self, is_possible: Callable[[], Awaitable[bool]]) -> bool:
         """Waits as an operator does for a moment in which the group can bear it; False if none comes."""
@@ -411,24 +411,25 @@ class Faults:
             await trio.sleep(_ASK_AGAIN_S)
         return False
 
+    _KINDS: Final = {
+        "kill": _kill,
+        "kill all": _kill_all,
+        "restart": _restart,
+        "pause": _pause,
+        "new disk": _new_disk,
+        "isolate": _isolate,
+        "cut one way": _cut_one_way,
+        "cut pair": _cut_pair,
+        "delay": _delay,
+        "reset": _reset,
+        "transfer": _transfer,
+        "replace": _replace,
+        "name server": _name_server,
+    }
+
 
 def _back(links: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(target, source) for source, target in links]
 
 
 _OF_OPERATORS: Final = frozenset({"new disk", "transfer", "replace"})
-_KINDS: dict[str, Callable[[Faults, Fault], Awaitable[None]]] = {
-    "kill": Faults._kill,
-    "kill all": Faults._kill_all,
-    "restart": Faults._restart,
-    "pause": Faults._pause,
-    "new disk": Faults._new_disk,
-    "isolate": Faults._isolate,
-    "cut one way": Faults._cut_one_way,
-    "cut pair": Faults._cut_pair,
-    "delay": Faults._delay,
-    "reset": Faults._reset,
-    "transfer": Faults._transfer,
-    "replace": Faults._replace,
-    "name server": Faults._name_server,
-}
