@@ -41,6 +41,14 @@ SPARSE_LOG: Final = "sparse-log"
 _REQUIRED: Final = ("function", "outcome", "invoke_ns", "complete_ns", "key")
 _OUTCOMES: Final = ("ok", "fail", "info")
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint", "void")
+# The types in which a column of schema.OPERATIONS may come; a cast from any other one would change what it says, or
+# fail in words that are Spark's.
+_TYPES_OF: Final = {
+    "BIGINT": _INTEGERS,
+    "BOOLEAN": ("boolean", "void"),
+    "ARRAY<BIGINT>": (*(f"array<{kind}>" for kind in _INTEGERS), "void"),
+    "ARRAY<STRING>": ("array<string>", "array<void>", "void"),
+}
 
 
 class HistoryError(ValueError):
@@ -188,14 +196,19 @@ def _plain(value: Any) -> Any:
 
 
 def check_columns(frame: DataFrame, what: str) -> None:
-    """Raises HistoryError for a table of operations without the columns that every one needs, or with times that are
-    no integers: casting a timestamp to an integer makes seconds of it."""
+    """Raises HistoryError for a table of operations without the columns that every one needs, or with columns of
+    another type: casting a timestamp to an integer makes seconds of it, and NaN may become 0."""
     missing = [name for name in _REQUIRED if name not in frame.columns]
     if missing:
         raise HistoryError(f"{what} has no column {', '.join(missing)} (docs/trace-schema.md)")
+    wanted = {name: kind for name, kind, _ in schema.OPERATION_COLUMNS}
     for name, kind in frame.dtypes:
-        if name.endswith("_ns") and name in _REQUIRED and kind not in _INTEGERS:
-            raise HistoryError(f"{what}: times are integers, and {name} is of type {kind}")
+        allowed = _TYPES_OF.get(wanted.get(name, ""))
+        if allowed is not None and kind not in allowed:
+            problem = "times are integers, and " if name in _REQUIRED else ""
+            raise HistoryError(
+                f"{what}: {problem}{name} is of type {kind}, not {wanted[name].lower()} (docs/trace-schema.md)"
+            )
 
 
 def check_operation(place: object, row: Mapping[str, Any]) -> None:

@@ -171,6 +171,11 @@ def test_a_data_frame_is_judged_by_its_session(spark: SparkSession) -> None:
         check(frame.drop("op"))
     with pytest.raises(HistoryError, match="times are integers, and invoke_ns is of type timestamp"):
         check(frame.selectExpr("* EXCEPT (invoke_ns)", "timestamp_seconds(invoke_ns) AS invoke_ns"))
+    for name, kind in (("op", "STRING"), ("offset", "DOUBLE"), ("first_offset", "DECIMAL(9, 1)")):
+        with pytest.raises(HistoryError, match=f"{name} is of type .*, not bigint"):
+            check(frame.withColumn(name, frame[name].cast(kind)))
+    with pytest.raises(HistoryError, match="values is of type string, not array<string>"):
+        check(frame.selectExpr("* EXCEPT (values)", "values[0] AS values"))
 
 
 def is_refused(row: dict[str, Any]) -> bool:
