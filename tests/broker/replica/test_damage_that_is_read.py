@@ -278,6 +278,32 @@ def test_damage_at_a_takeover_keeps_only_its_level_waiting() -> None:
     assert delivered() == [b"first", b"other level", b"second"], "it is put back, and the level goes on"
 
 
+def test_a_leader_that_comes_back_while_a_level_waits_for_damage_takes_over_all_others() -> None:
+    group = group_of(scrubbed=False)
+    client = group.connect(group.leader)
+    client.send("T", b"first", properties={"DELAY": "1"})
+    group.advance(2)
+    for _ in range(30):
+        client.send("T", bytes(1000))
+    group.converge()
+    gone = group.leader
+    first, second = (node for node in group.members if node != gone)
+    damage_unread(group, SCHEDULE_TOPIC, 0, [first, second])
+    group.kill(gone)
+    group.elect()
+    for node in (first, second, first):
+        if group.leader != node:
+            group.transfer_leadership(node)
+        group.advance(2)
+    client = group.connect(first)
+    client.heartbeat("g")
+    client.send("T", b"of another level", properties={"DELAY": "2"})
+    group.advance(7)
+    assert group.node(first).events.count(EventKind.DELIVERIES_WAIT) >= 1, "the damaged level waits"
+    bodies = client.pull("T", "g", MESSAGES, count=100).bodies
+    assert [body for body in bodies if len(body) < 100] == [b"first", b"of another level"]
+
+
 def test_a_transaction_check_that_waits_for_damage_is_counted() -> None:
     group = Group.elected(3, options=OPTIONS, broker={"transaction_check_interval_ms": 10_000})
     client = group.connect(group.leader)
