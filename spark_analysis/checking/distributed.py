@@ -124,16 +124,20 @@ def _unseen(log: LogFindings, operations: DataFrame) -> list[Anomaly]:
 def _facts(history: History) -> tuple[dict[str, Any], int]:
     """Count the operations of the history; returns :func:`facts_of` them, and how many there are."""
     outcomes: dict[str, dict[str, int]] = defaultdict(dict)
-    total, transactions, first, last = 0, 0, None, None
+    total, transactions, first, last, is_called = 0, 0, None, None, False
+    operations = history.operations
+    if "called" not in operations.columns:
+        operations = operations.withColumn("called", sf.lit(None).cast("string"))
     # One pass by Spark; what is left to add up here is a row for each function and outcome. An operation without an
     # answer has no end, and counts with its beginning.
     rows = (
-        history.operations.groupBy("function", "outcome")
+        operations.groupBy("function", "outcome")
         .agg(
             sf.count(sf.lit(1)).alias("count"),
             sf.min("invoke_ns").alias("first"),
             sf.max(sf.coalesce("complete_ns", "invoke_ns")).alias("last"),
             sf.count_if(sf.expr("function = 'append' AND offsets IS NOT NULL")).alias("transactions"),
+            sf.count("called").alias("called"),
         )
         .collect()
     )
@@ -141,8 +145,14 @@ def _facts(history: History) -> tuple[dict[str, Any], int]:
         outcomes[row["function"]][row["outcome"]] = row["count"]
         total += row["count"]
         transactions += row["transactions"]
+        is_called |= bool(row["called"])
         first = row["first"] if first is None else min(first, row["first"])
         last = row["last"] if last is None else max(last, row["last"])
+    called: dict[str, int] = {}
+    if is_called:
+        name = sf.coalesce("called", sf.concat_ws(" ", "function", "outcome")).alias("name")
+        counted = operations.select("op", name).distinct().groupBy("name").count().collect()
+        called = {row["name"]: row["count"] for row in counted}
     (names,) = history.operations.agg(
         sf.count_distinct("key").alias("queues"), sf.count_distinct("client").alias("clients")
     ).collect()
@@ -150,6 +160,7 @@ def _facts(history: History) -> tuple[dict[str, Any], int]:
     groups = sorted({row["group"] or "" for row in nodes})
     return facts_of(
         outcomes,
+        called,
         transactions=transactions,
         queues=names["queues"],
         clients=names["clients"],

@@ -97,6 +97,7 @@ class Gathered:
 
 def facts_of(
     outcomes: Mapping[str, Mapping[str, int]],
+    called: Mapping[str, int],
     *,
     transactions: int,
     queues: int,
@@ -107,11 +108,19 @@ def facts_of(
     replica_events: Mapping[str, int],
 ) -> dict[str, Any]:
     """Sum up in numbers what was checked: operations by function and outcome, the broker groups whose replicas
-    recorded, their events by node, and the time from the first invocation to the last end."""
+    recorded, their events by node, and the time from the first invocation to the last end.
+
+    ``called``: how many operations have each name and outcome ("txn ok") in the history itself; empty where these are
+    the ``outcomes`` of its rows."""
+    by_name: dict[str, dict[str, int]] = {}
+    for one, count in sorted(called.items()):
+        name, _, outcome = one.rpartition(" ")
+        by_name.setdefault(name, {})[outcome] = count
     return {
         "functions": {
             function: dict(sorted(counts.items())) for function, counts in sorted(outcomes.items())
         },
+        **({"called": by_name} if by_name else {}),
         "transactions": transactions,
         "queues": queues,
         "clients": clients,
@@ -124,7 +133,7 @@ def facts_of(
 
 def shown(operation: Mapping[str, Any]) -> dict[str, Any]:
     """An operation as a proof shows it: without empty fields, long batches shortened."""
-    told = {name: value for name, value in operation.items() if value is not None}
+    told = {name: value for name, value in operation.items() if value is not None and name != "called"}
     values = told.get("values")
     if values is not None and len(values) > 8:
         told["values"] = [*values[:8], f"... {len(values) - 8} more"]

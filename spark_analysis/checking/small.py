@@ -84,7 +84,9 @@ def _together(history: History) -> DataFrame:
     from pyspark.sql import functions as sf
 
     frames = {
-        "operation": history.operations.select(*schema.OPERATION_NAMES),
+        "operation": history.operations.select(
+            *schema.OPERATION_NAMES, *(name for name in ("called",) if name in history.operations.columns)
+        ),
         "event": history.events.select(*schema.EVENT_TABLE_NAMES),
         "damage": history.damage.select("file", "position", "kind", "reason"),
     }
@@ -169,11 +171,19 @@ def _facts(operations: Sequence[Row], events: Sequence[Row], groups: Sequence[st
         (row["function"], row["outcome"]) for row in operations
     ).items():
         outcomes[function][outcome] = count
+    # All rows of an operation call it the same.
+    called = Counter(
+        name
+        for _, name in {
+            (row["op"], row.get("called") or f"{row['function']} {row['outcome']}") for row in operations
+        }
+    )
     nodes = Counter(row["node"] for row in events if row["kind"] not in ("fault", "note"))
     begins = [row["invoke_ns"] for row in operations]
     ends = [row["complete_ns"] for row in operations if row["complete_ns"] is not None]
     return facts_of(
         outcomes,
+        called if any(row.get("called") for row in operations) else {},
         transactions=sum(row["function"] == "append" and row["offsets"] is not None for row in operations),
         queues=len({row["key"] for row in operations} - {None}),
         clients=len({row["client"] for row in operations} - {None}),

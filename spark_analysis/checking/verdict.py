@@ -170,6 +170,18 @@ class Verdict:
         return sum(outcomes.get("ok", 0) for outcomes in functions.values())
 
     @property
+    def by_name(self) -> dict[str, dict[str, int]]:
+        """How many operations there are by the name that the history has for them, and by outcome; of keys none."""
+        named: dict[str, dict[str, int]] = self.facts.get("called") or self.facts.get("functions", {})
+        return named
+
+    @property
+    def named_operations(self) -> int:
+        """The number of operations as the history counts them: a transaction, of many rows, is one."""
+        called = self.facts.get("called")
+        return sum(sum(one.values()) for one in called.values()) if called else self.operations
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """The things that are missing where the history could not be decided, and why that matters: a sentence each."""
         return tuple(

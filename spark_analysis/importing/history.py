@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class History:
     """One history.
 
-    ``operations``: schema.OPERATIONS; ``events``: schema.EVENT_TABLE; ``damage``: (file, position, kind, reason).
+    ``operations``: schema.OPERATIONS, of JSON lines also ``called`` (:mod:`.json_lines`); ``events``:
+    schema.EVENT_TABLE; ``damage``: (file, position, kind, reason).
     ``recorders``: (client, recorder, invoke_ns) of each operation, None where the recording does not say which process
     recorded which client.
     """
@@ -128,7 +129,7 @@ def keep_records(operations: DataFrame, damage: DataFrame, parquet: str) -> None
     """Write the history of another format so that :func:`load_parquet` reads it."""
     from pyspark.sql import functions as sf
 
-    whole = operations.withColumn("record", sf.lit("operation"))
+    whole = operations.select(*schema.OPERATION_NAMES).withColumn("record", sf.lit("operation"))
     bad = damage.withColumn("record", sf.lit("damage")).withColumnRenamed("reason", "detail")
     rows = no_records(operations.sparkSession)
     for one in (whole, bad):

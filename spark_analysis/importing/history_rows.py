@@ -24,7 +24,8 @@ _NODE: Final = _NAMES.index("node")
 
 @dataclass(frozen=True, slots=True)
 class HistoryRows:
-    """One history. ``operations`` and ``events`` have the columns of schema.RECORDS that are theirs, ``damage`` has
+    """One history. ``operations`` and ``events`` have the columns of schema.RECORDS that are theirs, operations of JSON
+    lines also ``called`` (:func:`~spark_analysis.importing.json_lines.load_json_lines`), ``damage`` has
     file, position, kind and reason; ``recorders`` are (client, recorder, invoke_ns) as in a ``History``."""
 
     path: str
@@ -91,7 +92,7 @@ def json_line_rows(path: str) -> HistoryRows | None:
     rows = list(read_part(path, 0, 0, max(1, size), period_of(path)))
     width = len(schema.OPERATION_NAMES)
     halves = [row for row in rows if row[width + 3] in ("begun", "ended", "first")]
-    whole = [row[: width + 3] for row in rows if row[width + 3] is None]
+    whole = [(*row[: width + 3], row[-1]) for row in rows if row[width + 3] is None]
     processes: dict[str, list[Any]] = {}
     for row in halves:
         processes.setdefault(row[width + 4], []).append(row)
@@ -103,7 +104,7 @@ def json_line_rows(path: str) -> HistoryRows | None:
         bad, number = row[width], row[width + 1]
         if bad is None:
             operation = dict(zip(schema.OPERATION_NAMES, row, strict=False))
-            history.operations.append(operation | {"record": "operation"})
+            history.operations.append(operation | {"record": "operation", "called": row[width + 3]})
         else:
             kind = kind_of_damage(bad, is_cut=bad == CUT)
             damage = {"file": path, "position": number, "kind": kind, "reason": bad}

@@ -48,18 +48,21 @@ PART_BYTES: Final = 32 << 20
 # Operation ids count lines; the part's number in the upper bits makes them unique in the file.
 PART_SHIFT: Final = 40
 _NO_OPERATION: Final = (None,) * len(schema.OPERATION_NAMES)
-# ``half``: begun, ended, or first (the first invocation of a process in its part); lines: how many the part has.
+# ``half``: begun, ended, or first (the first invocation of a process in its part); lines: how many the part has. Of a
+# whole operation ``text`` is what it is called, where its rows do not say it.
 PARTS: Final = (
     f"{schema.OPERATIONS}, bad STRING, number BIGINT, part INT, half STRING, process STRING, text STRING"
 )
-_JOINED: Final = f"{schema.OPERATIONS}, bad STRING, number BIGINT, part INT"
+_JOINED: Final = f"{schema.OPERATIONS}, bad STRING, number BIGINT, part INT, text STRING"
 
 
 def load_json_lines(
     spark: SparkSession, path: str, directory: Path | str, *, part_bytes: int = PART_BYTES
 ) -> tuple[DataFrame, DataFrame]:
-    """Read a JSON lines history for the log model; returns its operations (schema.OPERATIONS) and its damage, kept as
-    Parquet."""
+    """Read a JSON lines history for the log model; returns its operations and its damage, kept as Parquet.
+
+    The operations have the columns of schema.OPERATIONS and ``called``: "txn ok", say, where the history has another
+    name or outcome for an operation than its rows; else null."""
     from pyspark.sql import functions as sf
 
     size, period = Path(path).stat().st_size, period_of(path)
@@ -101,7 +104,8 @@ def load_json_lines(
             sf.col("bad").alias("reason"),
         )
     )
-    return whole.where("bad IS NULL").select(*schema.OPERATION_NAMES), damage
+    operations = whole.where("bad IS NULL").withColumnRenamed("text", "called")
+    return operations.select(*schema.OPERATION_NAMES, "called"), damage
 
 
 def _read_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -184,12 +188,26 @@ def _rows(
     if isinstance(one, BadLine):
         yield (*_NO_OPERATION, one.reason, one.number, part, None, None, None)
         return
-    for row in log_rows((part << PART_SHIFT) + one[0].number, *one):
+    rows = list(log_rows((part << PART_SHIFT) + one[0].number, *one))
+    called = _called(one[0], one[1], rows)
+    for row in rows:
         if isinstance(row, BadLine):
             place = completed_in if row.completes and completed_in is not None else part
             yield (*_NO_OPERATION, row.reason, row.number, place, None, None, None)
         else:
-            yield (*row, None, None, part, None, None, None)
+            yield (*row, None, None, part, None, None, called)
+
+
+_FUNCTION: Final = schema.OPERATION_NAMES.index("function")
+_OUTCOME: Final = schema.OPERATION_NAMES.index("outcome")
+
+
+def _called(begun: Line, ended: Line | None, rows: Iterable[Row | BadLine]) -> str | None:
+    """The name and outcome that the history has for an operation; None if its rows say the same."""
+    is_understood = ended is not None and not any(isinstance(row, BadLine) for row in rows)
+    outcome = ended.kind if ended is not None and is_understood else "info"
+    said = {(row[_FUNCTION], row[_OUTCOME]) for row in rows if not isinstance(row, BadLine)}
+    return None if said == {(begun.function, outcome)} else f"{begun.function} {outcome}"
 
 
 def join_process(table: pa.Table, lost_in: Mapping[int, int]) -> pa.Table:
@@ -206,11 +224,11 @@ def join_process(table: pa.Table, lost_in: Mapping[int, int]) -> pa.Table:
         nonlocal opened
         if opened is not None:
             told = _rows(opened[0], (opened[1], ended), part)
-            rows.extend(row[: len(_NO_OPERATION) + 3] for row in told)
+            rows.extend((*row[: len(_NO_OPERATION) + 3], row[-1]) for row in told)
         opened = None
 
     def bad(part: int, line: BadLine) -> None:
-        rows.append((*_NO_OPERATION, line.reason, line.number, part))
+        rows.append((*_NO_OPERATION, line.reason, line.number, part, None))
 
     # What completes an invocation of an earlier part stands before all that a part begins; what it leaves open is last.
     order = {"ended": 0, "first": 1, "begun": 2}

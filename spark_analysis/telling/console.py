@@ -66,7 +66,7 @@ def print_verdicts(
             table.add_row(
                 escape(visible(verdict.path)),
                 f"[{style}]{verdict.verdict}[/]",
-                f"{verdict.operations:,}",
+                f"{verdict.named_operations:,}",
                 found,
             )
         console.print()
@@ -76,12 +76,13 @@ def print_verdicts(
 def _print_one(verdict: Verdict, around: Mapping[int, Sequence[Operation]], console: Console) -> None:
     style = _STYLES.get(verdict.verdict, _UNDECIDED_STYLE)
     console.print(f"[{style}]{verdict.verdict.upper()}[/]  {escape(visible(verdict.path))}", highlight=False)
-    functions = verdict.facts.get("functions", {})
+    functions = verdict.by_name
     if functions:  # a log's; a history of keys has none of these facts
         parts = ", ".join(f"{sum(outcomes.values()):,} {name}" for name, outcomes in functions.items())
         unknown = sum(outcomes.get("info", 0) for outcomes in functions.values())
+        span = duration(round(verdict.facts["seconds"] * 1e9))
         _say(
-            f"{_count(verdict.operations, 'operation')} in {duration(round(verdict.facts['seconds'] * 1e9))}: {parts}; "
+            f"{_count(verdict.named_operations, 'operation')} in {span}: {parts}; "
             f"{unknown:,} of unknown outcome; {_count(verdict.facts['queues'], 'queue')}, "
             f"{_count(verdict.facts['clients'], 'client')}",
             console,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import re
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from spark_analysis.checking.check import check
 from spark_analysis.checking.verdict import (
@@ -31,6 +33,9 @@ from spark_analysis.importing.lines import BadLine
 from spark_analysis.importing.moments import Period
 from spark_analysis.importing.schema import OPERATION_NAMES
 from spark_analysis.light import judge_log
+from spark_analysis.telling.console import print_verdicts
+from spark_analysis.telling.report.page import render
+from spark_analysis.telling.report.tables import ReportData
 from tests.examples import examples
 from tests.spark_analysis.notation import log_operations
 
@@ -130,7 +135,8 @@ def test_parts_of_a_file_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     path.write_text("".join(lines))
     operations, damage = load_json_lines(spark, str(path), tmp_path.as_uri(), part_bytes=6000)
     kept, bad = judged_whole(lines)
-    assert sorted(repr(tuple(row)[1:]) for row in operations.collect()) == kept
+    rows = operations.select(*OPERATION_NAMES[1:]).collect()
+    assert sorted(repr(tuple(row)) for row in rows) == kept
     assert sorted((row["position"], row["reason"]) for row in damage.collect()) == bad
     assert len(bad) > 5
 
@@ -219,6 +225,31 @@ def test_the_page_is_a_good_history(spark: SparkSession, tmp_path: Path) -> None
     )
     assert verdict.facts["functions"]["tail"] == {"ok": 1, "info": 1}
     assert verdict.facts["transactions"] == 1
+    assert verdict.by_name == verdict.facts["functions"] | NAMED | {"tail": {"ok": 1, "info": 1}}
+
+
+NAMED = {"append": {"ok": 1}, "poll": {"ok": 1}, "txn": {"ok": 1}, "send": {"info": 1}}
+
+
+def test_operations_are_counted_by_the_names_that_their_history_gives_them(tmp_path: Path) -> None:
+    """A transaction was told as appends and polls, one for each queue, and so was what had failed."""
+    path = tmp_path / "page.jsonl"
+    failed = [line.replace('"p"', '"last"') for line in completed(SEND_AND_POLL, TOLD, kind="fail")]
+    path.write_text("".join(f"{line}\n" for line in [*page_lines(), *failed]))
+    judged = judge_log(path, "jsonl")
+    assert judged is not None
+    verdict = judged[0]
+    assert verdict.by_name == verdict.facts["functions"] | NAMED | {
+        "txn": {"fail": 1, "ok": 1},
+        "read": {"ok": 1},
+    }
+    out = io.StringIO()
+    print_verdicts([verdict], Console(file=out, width=1000))
+    assert verdict.named_operations == 13
+    assert "13 operations in" in out.getvalue()
+    assert "1 send" in out.getvalue()
+    assert "2 txn" in out.getvalue()
+    assert "<td>txn</td>" in render(verdict, ReportData())
 
 
 def completed(asked: str, told: str, *, function: str = "txn", kind: str = "ok", more: str = "") -> list[str]:
