@@ -11,6 +11,7 @@ from broker.client.transport.routes import parse_name_servers
 from broker.settings.rules import ImpossibleSettingError
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
+_MOST_DIGITS: Final = 100
 SECURITY_NAMES: Final = ("tls", "tlsCa", "tlsCert", "tlsKey", "accessKey", "secretKey")
 
 
@@ -103,7 +104,10 @@ def positive(options: Mapping[str, str], name: str) -> int | None:
 
 
 def number_of(name: str, text: str) -> int:
-    """Return a number that is not negative. Raises OptionError."""
+    """Return a number that is not negative and fits into 64 bits. Raises OptionError."""
     if not text.strip().isdecimal():
         raise OptionError(f"option {name} is {text!r}: a whole number, not negative")
-    return int(text)
+    # int() refuses texts of thousands of digits in words of its own.
+    if len(text) > _MOST_DIGITS or (number := int(text)) >= 1 << 63:
+        raise OptionError(f"option {name} is {text:.40}: at most {(1 << 63) - 1}")
+    return number

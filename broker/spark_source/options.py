@@ -214,12 +214,10 @@ def _at_offset(offset: int) -> Point:
 
 
 def _by_queue(name: str, text: str, point: Any) -> dict[str, dict[str, Point]]:
-    wrong = (
-        f'option {name} is {text!r}: "earliest", "latest", or JSON such as {{"topic": {{"0": 23, "1": -2}}}}'
-    )
+    wrong = f'option {name} is {text!r:.200}: "earliest", "latest", or JSON such as {{"topic": {{"0": 23, "1": -2}}}}'
     try:
         topics = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise OptionError(wrong) from None
     if not isinstance(topics, dict):
         raise OptionError(wrong)
@@ -229,7 +227,7 @@ def _by_queue(name: str, text: str, point: Any) -> dict[str, dict[str, Point]]:
             raise OptionError(f"{wrong}; topic {topic!r} has no map of queues")
         for queue, value in queues.items():
             least = EARLIEST_OFFSET if name.endswith("Offsets") else 0
-            if type(value) is not int or value < least:
+            if type(value) is not int or not least <= value < 1 << 63:
                 raise OptionError(f"option {name}: queue {queue!r} of topic {topic!r} is at {value!r}")
             found.setdefault(topic, {})[queue] = point(value)
     return found
