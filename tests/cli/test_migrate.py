@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.broker.migration.rocketmq_store import RocketMQStore
 from tests.cli.conftest import CommandLine
@@ -20,7 +24,9 @@ def store(root: Path) -> Path:
     return made.save()
 
 
-def test_a_store_is_looked_at_made_a_backup_and_a_node(trivet: CommandLine, tmp_path: Path) -> None:
+def test_a_store_is_looked_at_made_a_backup_and_a_node(
+    trivet: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root, backup = store(tmp_path / "s"), tmp_path / "b"
     looked = trivet("migrate", "--from", str(root))
     assert looked.exit_code == 0
@@ -38,6 +44,11 @@ def test_a_store_is_looked_at_made_a_backup_and_a_node(trivet: CommandLine, tmp_
     assert (report["messages"], report["positions"], report["is_complete"]) == (20, 1, True)
     assert [topic["topic"] for topic in report["topics"]] == ["broker-a", "orders"]
     assert trivet("backup", "verify", str(backup)).exit_code == 0
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    unasked = trivet("restore", str(backup), "--config", str(config))
+    assert (unasked.exit_code, unasked.out) == (2, "")
+    assert unasked.complaint.endswith("? There is no terminal to ask at: say so with --yes")
+    assert not (tmp_path / "n0").exists()
     restored = trivet("restore", str(backup), "--config", str(config), "--yes")
     assert restored.exit_code == 0, restored.err
     assert (tmp_path / "n0" / "consumequeue" / "orders" / "0").is_dir()

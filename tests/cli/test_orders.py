@@ -38,8 +38,9 @@ ORDERS = {
 
 ACCOUNTS = '[[accounts]]\naccess_key = "operator"\nsecret_key = "a secret"\nadmin = true\n'
 
-LOOK_FIRST = {"topic create", "consumer reset", "dlq redrive", "dlq purge"}
-"""Those that ask when they know what the answer means: tests/cluster/test_operator_commands.py asks a group."""
+LOOK_FIRST = {"topic create", "consumer reset", "dlq redrive", "dlq purge", "restore"}
+"""Those that ask when they know what the answer means: tests/cluster/test_operator_commands.py asks a group, and
+test_migrate.py has a backup."""
 
 CHANGE_NOTHING = {
     "topic list", "topic describe", "topic stats", "consumer list", "consumer describe", "consumer lag",
@@ -69,6 +70,17 @@ def test_every_command_asks_or_changes_nothing() -> None:
     }
     assert {name for name, does in asks.items() if does} == set(ORDERS)
     assert {name for name, does in asks.items() if not does} == CHANGE_NOTHING
+
+
+def test_what_cannot_be_restored_is_told_before_anybody_is_asked(
+    trivet: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broker.toml").write_text(f'[storage]\npath = "{tmp_path / "store"}"\n')
+    monkeypatch.chdir(tmp_path)
+    outcome = trivet("restore", *ORDERS["restore"].split())
+    assert (outcome.exit_code, outcome.out) == (1, "")
+    assert outcome.complaint.endswith("backup is no backup: there is no manifest in it")
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize("order", sorted(set(ORDERS) - LOOK_FIRST))
