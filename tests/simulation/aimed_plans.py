@@ -651,6 +651,11 @@ AIMED_UNAIDED: dict[str, Aim] = {
     "a snapshot that could not be sent is waited for": _snapshots_struck(
         "a long snapshot on its way", "the head of its log goes", found_as="what waits moves"
     ),
+    "a store that was stopped in order once counts as stopped in order": Aim(
+        lambda random: [*_often("stop", gap_s=3)(random), *_often("power", gap_s=1)(random)],
+        "who votes holds what was counted on",
+        {"flush": "async"},
+    ),
     "a reset is not noted before it begins": _snapshots_struck(
         "a snapshot that was sent",
         "power fails inside the other",
