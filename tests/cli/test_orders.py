@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from cyclopts import App
 
-from broker.backups.manifest import Manifest, write_manifest
-from broker.settings.tables import Settings
 from broker.tools.cli.app import build_app
 from broker.tools.cli.errors import FAILED, USAGE, CommandError
 from broker.tools.cli.orders import confirm
@@ -43,28 +41,6 @@ ACCOUNTS = '[[accounts]]\naccess_key = "operator"\nsecret_key = "a secret"\nadmi
 LOOK_FIRST = {"topic create", "consumer reset", "dlq redrive", "dlq purge", "restore"}
 """Those that ask when they know what the answer means: tests/cluster/test_operator_commands.py asks a group, and
 test_migrate.py has a backup."""
-
-
-def make_backup(directory: Path) -> None:
-    """Writes a backup, of a log without entries, that fits a node of settings that do not say otherwise."""
-    settings = Settings()
-    directory.mkdir()
-    manifest = Manifest(
-        group=settings.node.group,
-        cluster=settings.node.cluster,
-        node="n0",
-        release="0.2.0",
-        format=1,
-        data_file_bytes=settings.storage.data_file_bytes,
-        first_index=0,
-        first_position=0,
-        base_term=0,
-        last_index=-1,
-        end_position=0,
-        taken_at="2026-01-01T00:00:00Z",
-    )
-    write_manifest(directory, manifest)
-
 
 CHANGE_NOTHING = {
     "topic list", "topic describe", "topic stats", "consumer list", "consumer describe", "consumer lag",
@@ -113,7 +89,6 @@ def test_an_order_without_a_terminal_is_refused_before_anybody_is_asked(
 ) -> None:
     (tmp_path / "broker.toml").write_text(f'[storage]\npath = "{tmp_path / "store"}"\n')
     (tmp_path / "accounts.toml").write_text(ACCOUNTS)
-    make_backup(tmp_path / "backup")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     monkeypatch.setenv("TRIVET_NAMESRV", "127.0.0.1:1")
@@ -121,13 +96,6 @@ def test_an_order_without_a_terminal_is_refused_before_anybody_is_asked(
     assert outcome.exit_code == 2
     assert outcome.complaint.endswith("? There is no terminal to ask at: say so with --yes")
     assert outcome.out == ""
-
-
-def test_nobody_is_asked_about_a_backup_that_is_none(trivet: CommandLine, tmp_path: Path) -> None:
-    (tmp_path / "broker.toml").write_text(f'[storage]\npath = "{tmp_path / "store"}"\n')
-    outcome = trivet("restore", str(tmp_path), "--config", str(tmp_path / "broker.toml"))
-    assert (outcome.exit_code, outcome.out) == (FAILED, "")
-    assert outcome.complaint.endswith(" is no backup: there is no manifest in it")
     assert not (tmp_path / "store").exists()
     assert (tmp_path / "accounts.toml").read_text() == ACCOUNTS
 
