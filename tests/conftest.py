@@ -31,7 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--turn",
         type=int,
         metavar="N",
-        help=f"of the tests that are run in turns only those of turn N; {TURNS} turns that follow each other run all",
+        help="of the tests that are run in turns only those of turn N; "
+        f"{max(TURNS.values())} turns that follow each other run all",
     )
 
 

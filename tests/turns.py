@@ -16,25 +16,32 @@ from zlib import crc32
 
 import pytest
 
-TURNS: Final = 12
-"""So many turns that follow each other run all."""
-_MARKS: Final = ("hunt", "in_turn")
+TURNS: Final = {"hunt": 36, "in_turn": 12}
+"""By the mark: so many turns that follow each other run all."""
 _SENT: Final = "turns"
+
+
+def _turns_of(item: pytest.Item) -> list[int]:
+    return [turns for mark, turns in TURNS.items() if item.get_closest_marker(mark)]
 
 
 class OneTurn:
     """Leaves out the tests of all turns but one. The turn of a test follows from its name, whatever else is run."""
 
     def __init__(self, turn: int) -> None:
-        self.turn = turn % TURNS
+        self.turn = turn
         self.run = 0
         self.left: dict[str, int] = {}
         """The number of cases, by test."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        in_turns = [item for item in items if any(item.get_closest_marker(mark) for mark in _MARKS)]
-        left = [item for item in in_turns if crc32(item.nodeid.encode()) % TURNS != self.turn]
+        in_turns = {item: max(turns) for item in items if (turns := _turns_of(item))}
+        left = [
+            item
+            for item, turns in in_turns.items()
+            if crc32(item.nodeid.encode()) % turns != self.turn % turns
+        ]
         self.run = len(in_turns) - len(left)
         self.left = dict(Counter(item.nodeid.partition("[")[0] for item in left))
         if left:
@@ -50,6 +57,6 @@ class OneTurn:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         write = terminalreporter.write_line
-        write(f"turn {self.turn} of {TURNS}: {self.run} tests that are run in turns; left to `make test` are")
+        write(f"turn {self.turn}: {self.run} tests that are run in turns; left to `make test` are")
         for test, count in self.left.items():
             write(f"{count:4} of {test}")

@@ -22,9 +22,9 @@ ROOT: Final = Path(__file__).parents[2]
 CLIENT: Final = ROOT / "broker/public/client.py"
 _LINK: Final = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 _SECTIONS: Final = (
-    ("Sending", ("producing.producer", "producing.outbox", "producing.transactions", "producing.latency")),
+    ("Sending", ("producing.producer", "producing")),
     ("Consuming", ("consuming.consumer", "consuming.pull_consumer", "consuming.listening", "consuming")),
-    ("Administration", ("admin",)),
+    ("Administration", ("admin", "transport.credentials")),
     ("Messages", ("message",)),
     ("Errors", ("errors",)),
 )

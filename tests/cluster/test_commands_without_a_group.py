@@ -126,6 +126,7 @@ def test_what_the_other_group_has_is_shown(wounded: Wounded, command: str) -> No
     assert "broker-b/" not in outcome.out
 
 
+@pytest.mark.in_turn
 def test_tail_takes_up_the_group_when_it_has_a_leader(wounded: Wounded) -> None:
     """What it lacked is printed then, too, and it has failed in nothing."""
     options = ["--since", "1h", "--count", "2", "--timeout", str(LIMIT_S), "--json"]

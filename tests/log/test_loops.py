@@ -278,6 +278,7 @@ def test_servers_take_what_is_installed_and_the_simulator_does_not(
     assert StoreOptions().loops is PURE
 
 
+@pytest.mark.in_turn
 @pytest.mark.slow
 @pytest.mark.skipif(SANITIZED in os.environ, reason="this is such a run")
 def test_the_sanitizers_have_nothing_to_say(compiled: ModuleType) -> None:

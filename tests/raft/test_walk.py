@@ -12,6 +12,7 @@ def test_walks_find_nothing() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hunt
 @pytest.mark.parametrize(
     ("rule", "first"),
     [

@@ -31,6 +31,7 @@ def test_in_one_of_twenty_seeds_leaders_know_less_and_nothing_else_happens() -> 
     assert all({fault.kind for fault in plan.faults} == {_KIND} for plan in plans)
 
 
+@pytest.mark.in_turn
 @pytest.mark.slow
 def test_a_snapshot_comes_to_a_log_that_reaches_beyond_it() -> None:
     for plan in islice(_plans(), _SEEDS):

@@ -56,6 +56,7 @@ def _dead_node(running: Running) -> dict[str, Any]:
     return next(node for node in running.report["nodes"] if node["id"] == "n101")
 
 
+@pytest.mark.in_turn
 def test_each_page_names_the_group_that_is_missing(wounded: Running) -> None:
     page = wounded.open("cluster")
     page.wait_for_selector("#health >> text=broker-b: no leader")

@@ -528,7 +528,7 @@ def _browser() -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [1400, 800, 390])
+@pytest.mark.parametrize("width", [pytest.param(1400, marks=pytest.mark.in_turn), 800, 390])
 def test_a_browser_draws_every_page_without_overlaps(width: int, tmp_path: Path) -> None:
     """Measured in the browser: texts of the drawings neither cover each other nor leave them, all can be read, and
     nothing is cut: where a window is narrower than a drawing, as on a telephone, the drawing is moved in its frame."""
