@@ -12,7 +12,7 @@ from log.entries.entry_recovery import LogRecovery, RecoveryKind
 from log.errors import DamagedRangeError, DamagedStateError, DiskError
 from log.formats.layout import HEADER_BYTES
 from log.options import StoreOptions
-from tests.log.memory_disk import PAGE, MemoryDisk
+from tests.log.memory_disk import PAGE, MemoryDisk, MemoryMapped
 
 FILE = 1024
 OPTIONS = StoreOptions(
@@ -64,6 +64,28 @@ def test_a_sound_log_comes_back_whole() -> None:
     assert contents(log) == BODIES
     assert log.term_starts() == [(0, 1), (10, 2), (20, 3)]
     assert log.append(3, b"more") == len(BODIES)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_what_a_start_finds_in_the_page_cache_is_stored_again(
+    monkeypatch: pytest.MonkeyPatch, *, clean: bool
+) -> None:
+    """Behind a flush that failed pages may be clean that are not on the disk: a flush alone writes none of them. What a
+    stop in order vouches for needs it not."""
+    disk = written()
+    stored: set[tuple[str, int]] = set()
+
+    def rewrite(mapped: MemoryMapped, begin: int, end: int) -> None:
+        stored.update((mapped.path, byte) for byte in range(begin, end))
+
+    monkeypatch.setattr(MemoryMapped, "rewrite", rewrite)
+    log, _ = recover(disk, clean=clean)
+    last = log.position_of(log.last_index)
+    entry = {
+        (f"d/data/{last - last % FILE:020d}", byte) for byte in range(last % FILE, log.end_position % FILE)
+    }
+    assert entry
+    assert stored & entry == (set() if clean else entry)
 
 
 @pytest.mark.parametrize("from_end", [1, 2])
