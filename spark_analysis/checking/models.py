@@ -78,7 +78,7 @@ class Model:
             is_over=is_over,
         )
         if self.is_register:
-            # Most histories take few configurations by depth. By width, unknown outcomes cost little; by depth, many
+            # Most histories take few configurations by depth. On a graph, unknown outcomes cost little; by depth, many
             # operations at once.
             found = by_depth(maximum_configurations=min(maximum_configurations, _FEW_CONFIGURATIONS))
             if found.bound == "configurations":
