@@ -132,6 +132,12 @@ class _Bounds:
         for values in self._batches.values():
             values.sort(key=lambda one: one.index)
         self._tries = Counter(one.value for values in self._batches.values() for one in values)
+        self._first_try: dict[Hashable, int] = {}
+        """When the first of the batches began that has a value, by value."""
+        for values in self._batches.values():
+            for one in values:
+                first = self._first_try.get(one.value, one.invoke_ns)
+                self._first_try[one.value] = min(first, one.invoke_ns)
         self._ambiguous = {
             value for value, count in self._tries.items() if count > 1 or value in self._single
         }
@@ -157,7 +163,7 @@ class _Bounds:
                 self.placed[position] = op, 0
                 if self._tries[one.value]:
                     self._spent.append(time_ns)
-            elif self._tries[one.value]:
+            elif self._first_try.get(one.value, math.inf) <= one.deadline_ns:
                 if one.value in self._by_batch:
                     complaints = self.unsure if one.value in self._ambiguous else self.findings
                     complaints.append(Finding("duplicate-value", position))

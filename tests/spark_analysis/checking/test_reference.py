@@ -12,10 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_analysis.checking.queues.attempts import Attempt, Hole
+from spark_analysis.checking.queues.attempts import Attempt, Hole, Seen
 from spark_analysis.checking.queues.covering import cover
 from spark_analysis.checking.queues.knowledge import Operation
 from spark_analysis.checking.queues.reference import check_queue, check_queues
+from spark_analysis.checking.queues.unknown_appends import settle
 from spark_analysis.checking.queues.witness import queue_steps
 from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 from tests.examples import examples
@@ -99,6 +100,25 @@ def test_of_equal_batches_the_first_that_may_explain_what_was_seen_is_enough(fir
 def test_values_of_several_attempts_are_not_said_to_be_of_one(history: list[Operation]) -> None:
     assert is_linearizable(history)
     assert check_queue(history)[0] == LINEARIZABLE
+
+
+@pytest.mark.parametrize(("deadline", "kinds"), [(4, ["unexplained-value"]), (5, [])])
+def test_a_batch_of_equal_values_that_began_too_late_explains_none_of_them(
+    deadline: int, kinds: list[str]
+) -> None:
+    """Which of its values was seen is open; that it began too late for any is not, whoever else may fill the hole."""
+    late = [Attempt(0, index, 3, "b", 5) for index in range(3)]
+    history = [
+        Operation(0, "append", "info", 5, None, values=("b",) * 3),
+        Operation(1, "poll", "ok", 1, deadline, first_offset=1, values=("b",)),
+    ]
+    assert is_linearizable(history) is (not kinds)
+    verdict, findings = check_queue(history)
+    assert (verdict, [one.kind for one in findings]) == (VIOLATED if kinds else LINEARIZABLE, kinds)
+    # The same where another append may fill the offset before it: only an unsure answer was given.
+    findings, unsure = settle(late, [Seen(1, "b", deadline)], [Hole(0, 0, deadline)], [0])
+    assert [one.kind for one in findings] == kinds
+    assert not kinds or unsure == []
 
 
 def test_a_covering_that_takes_too_long_is_left_undecided() -> None:
