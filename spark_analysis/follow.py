@@ -21,7 +21,7 @@ from spark_analysis.checking.queues.following import JUDGED, FollowedLog
 from spark_analysis.checking.small import operation_of
 from spark_analysis.checking.verdict import EXIT_CODES, EXPLANATIONS, VIOLATED
 from spark_analysis.importing.tails import FollowedTraces
-from spark_analysis.main import FAILED, SPARSE_LOG_MODEL, WRONG_USAGE, Asked, analyze
+from spark_analysis.main import FAILED, SPARSE_LOG_MODEL, WRONG_USAGE, Asked, analyze, unreadable
 from spark_analysis.telling.stories.words import visible
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def follow(asked: Asked, pace: Pace) -> int:
     """Follow the traces at the one path until something is wrong, the recording is over, or a signal comes (interrupt,
     terminate); then judge all that has been read. Returns the exit code of :func:`analyze`."""
     (path,) = asked.paths
-    if not path.exists():
-        print(f"trivet: {path}: no such file or directory", file=sys.stderr)
+    if (complaint := unreadable(path)) is not None:
+        print(f"trivet: {complaint}", file=sys.stderr)
         return WRONG_USAGE
     try:
         with (

@@ -298,8 +298,8 @@ def _check_usage(paths: Sequence[Path], format: str, model: str, *, keeps: bool)
             f"--to-parquet: keeps histories of logs; one of the model {model} is read from its own file only"
         )
     for path in paths:
-        if not path.exists():
-            raise UsageError(f"{path}: no such file or directory")
+        if (complaint := unreadable(path)) is not None:
+            raise UsageError(complaint)
         if format == "parquet":
             if not (path / RECORDS).is_dir():
                 raise UsageError(f"{path}: not a directory that --to-parquet has made: it has no {RECORDS}")
@@ -316,6 +316,16 @@ def _check_usage(paths: Sequence[Path], format: str, model: str, *, keeps: bool)
                 f"{path}: is a JSON array; wanted is one JSON object a line, as `jq -c '.[]'` makes of it"
             )
     return model
+
+
+def unreadable(path: Path) -> str | None:
+    """Say why nothing can be read at a path, whatever the format; None if it is a file or a directory."""
+    if not path.exists():
+        return f"{path}: no such file or directory"
+    if not path.is_file() and not path.is_dir():
+        # An analysis reads more than once, and whoever opens a pipe waits until somebody writes to it.
+        return f"{path}: is neither a file nor a directory; write what comes from there to a file first"
+    return None
 
 
 def _traces_below(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -160,6 +161,8 @@ def test_what_replicas_recorded_is_judged(
     ("make", "options", "complaint"),
     [
         (None, {}, "no such file"),
+        ("pipe", {}, "is neither a file nor a directory; write what comes from there to a file first"),
+        ("pipe", {"format": "jsonl"}, "is neither a file nor a directory"),
         ("directory of directories", {}, "no \\*.trace files"),
         ("packed", {"format": "jsonl"}, "is packed .gzip.; unpack it first"),
         ("[", {"format": "jsonl"}, "is a JSON array; wanted is one JSON object a line"),
@@ -181,6 +184,8 @@ def test_wrong_usage_is_explained(
     path = tmp_path / "x"
     if make == "directory":
         path.mkdir()
+    elif make == "pipe":
+        os.mkfifo(path)
     elif make == "a run's directory":
         (path / "traces").mkdir(parents=True)
         (path / "traces" / "n0.trace").touch()

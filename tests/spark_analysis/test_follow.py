@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from dataclasses import replace
@@ -20,7 +21,7 @@ from spark_analysis.importing.history import load_trace
 from spark_analysis.importing.history_rows import trace_rows
 from spark_analysis.importing.tails import FollowedTraces
 from spark_analysis.light import judge_log
-from spark_analysis.main import Asked, analyze
+from spark_analysis.main import WRONG_USAGE, Asked, analyze
 from tests.examples import examples
 from tests.spark_analysis import log_mutations
 
@@ -342,3 +343,10 @@ def test_a_file_that_lost_what_was_read_of_it_is_an_error(tmp_path: Path) -> Non
     (tmp_path / "a.trace").write_bytes((tmp_path / "a.trace").read_bytes()[:before])
     with pytest.raises(OSError, match=rf"a\.trace has shrunk to {before} bytes"):
         list(traces.read(SECOND))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.trace"
+    os.mkfifo(path)
+    assert follow(Asked([path]), Pace()) == WRONG_USAGE
+    assert f"{path}: is neither a file nor a directory" in capsys.readouterr().err
