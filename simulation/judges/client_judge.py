@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from broker.client.message import SendResult
 from broker.trace import TraceHeader, TraceWriter
@@ -19,6 +19,8 @@ from simulation.journal import Violation
 from simulation.judges.group_model import CommittedQueue, GroupModel
 from simulation.judges.stored_offsets import NEVER, OffsetRequest, first_unasked
 from simulation.scheduler import SECOND
+
+ENDS: Final = "the end of a queue is linearizable"
 
 
 @dataclass(slots=True)
@@ -164,6 +166,14 @@ class ClientJudge:
             )
         if next_offset > expected:
             self._passed(asked, queue, expected, next_offset)
+        # Nothing, and nothing further on: that says where the queue ends, or that it does so before.
+        if not values and next_offset <= asked.offset and next_offset < queue.end_at(asked.since_ns):
+            raise _untrue(
+                ENDS,
+                asked,
+                f"{asked.topic}/{asked.queue_id} is said to end at {next_offset}, but it was at "
+                f"{queue.end_at(asked.since_ns)} before it was asked",
+            )
 
     def _passed(self, asked: Question, queue: CommittedQueue, expected: int, offset: int) -> None:
         """Judges a reader that is at `offset` and not at `expected`: it may pass what some node has deleted."""
@@ -189,7 +199,7 @@ class ClientJudge:
         lowest, highest = (queue.end_at(asked.since_ns), len(queue.keys)) if queue is not None else (0, 0)
         if not lowest <= offset <= highest:
             raise _untrue(
-                "the end of a queue is linearizable",
+                ENDS,
                 asked,
                 f"{asked.topic}/{asked.queue_id} ends at {offset}, but at {lowest}..{highest} while it was asked",
             )

@@ -23,7 +23,7 @@ __all__ = ["PLANTED", "UNAIDED", "hunt", "plan_of", "run_planted", "run_with"]
 _SUBJECTS = """
 elections replication disks answers transactions timers orders reads resets retries requests one_way offsets
 name_servers settings backups groups recoveries heads former_leaders trackers portions liveness overload places tester
-blind waits unseen unread promises snapshots fourth fifth sixth majorities room
+blind waits unseen unread promises snapshots fourth fifth sixth seventh majorities room
 """
 assert not PLANTED | UNAIDED, (
     "their order is that of the subjects: nobody imports one of these modules before"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker.state.commands import Command, CommitOffsets, EndResets, PutTopic, ResetOffsets, encode_command
 from broker.state.topic_rules import topic_config
 from simulation.journal import Violation
-from simulation.judges.client_judge import ClientJudge
+from simulation.judges.client_judge import ENDS, ClientJudge
 from simulation.judges.group_model import CommittedQueue, GroupModel
 from simulation.judges.stored_offsets import NEVER, OffsetRequest, first_unasked
 
@@ -207,15 +207,17 @@ def test_what_the_group_may_forget_may_be_stored_anew_by_an_attempt_of_its_own()
 
 
 class Reading:
-    """A queue of six messages of 100 bytes, and a reader of it."""
+    """A queue of six messages of 100 bytes, one of each ten nanoseconds, and a reader of it."""
 
     def __init__(self) -> None:
+        self.now_ns = 0
         self.model = GroupModel()
-        self.judge = ClientJudge(self.model, lambda: 0)
+        self.judge = ClientJudge(self.model, lambda: self.now_ns)
         queue = self.model.queues["events", 0] = CommittedQueue()
         for offset in range(6):
             queue.keys.append(f"key{offset}")
             queue.positions.append(100 * offset)
+            queue.times.append(10 * offset)
 
     def read(self, asked_for: int, offsets: list[int], next_offset: int) -> None:
         """An answer to a pull of `asked_for`."""
@@ -228,6 +230,18 @@ def test_a_read_without_gaps_is_true() -> None:
     reading.read(0, [0, 1, 2], 3)
     reading.read(3, [], 3)
     reading.read(9, [], 6)  # sent back to the end
+
+
+@pytest.mark.parametrize(("asked_for", "end"), [(3, 3), (9, 3), (2, 0)])
+def test_no_reader_is_told_of_an_end_of_before_it_asked(asked_for: int, end: int) -> None:
+    """Of a leader that was left behind, say, by which a reader that knows more goes back."""
+    reading = Reading()
+    reading.now_ns = 35  # four are committed
+    for asked in (4, 5, 9):
+        reading.read(asked, [], 4)
+    reading.read(9, [], 6)
+    with pytest.raises(Violation, match=f"{ENDS}.*is said to end at {end}, but it was at 4 before"):
+        reading.read(asked_for, [], end)
 
 
 @pytest.mark.parametrize(
