@@ -33,7 +33,7 @@ from spark_analysis.importing.calls import Call
 
 _FRAME_BYTES: Final = 700
 _LABEL_BYTES: Final = 100
-_FAILURES_OF_A_ROUND: Final = 1_000
+_FAILURES_OF_A_ROUND: Final = 200
 _BITS: Final = 24  # of a count of used operations; the highest of them stays free
 _ONE: Final = 1 << 21  # a price of one. The number of uses is the smaller part of a sum of prices.
 _MOST: Final = 1 << 18  # the highest price, so that no sum comes near what is far
