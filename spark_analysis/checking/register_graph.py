@@ -24,8 +24,9 @@ from spark_analysis.checking.search import OutOfBoundsError
 from spark_analysis.importing.calls import Call
 
 _FAR: Final = 1 << 61
-_NODE_BYTES: Final = 300
-_EDGE_BYTES: Final = 40
+_NODE_BYTES: Final = 60
+_KEY_BYTES: Final = 300  # of a node by what it is, which is known until its layer is done
+_EDGE_BYTES: Final = 20
 _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK: Final = 1024
 
 
@@ -175,7 +176,7 @@ class Graph:
         self.first.append(0)
         self.last.append(0)
         self.layer_of.append(-1)
-        self.bounds.count(_NODE_BYTES)
+        self.bounds.count(_NODE_BYTES + _KEY_BYTES)
         return len(self.first) - 1
 
     def grow(self) -> None:
@@ -203,7 +204,7 @@ class Graph:
     ) -> dict[tuple[int, int], int]:
         """Add every configuration that is reached from the frontier until an operation has happened; returns those in
         which it has, its bit taken away."""
-        bit, nodes = 1 << place, len(self.nodes)
+        bit, nodes, known = 1 << place, len(self.nodes), len(self.first)
         steps, noticing, seen = self._steps(latest)
         here: dict[tuple[int, int, bool], int] = {}
         after: dict[tuple[int, int], int] = {}
@@ -232,6 +233,7 @@ class Graph:
                 by.append(number)
             self._connect(node, targets, by)
         self.layers.append(len(self.nodes) - nodes)
+        self.bounds.bytes += _KEY_BYTES * (len(self.first) - known)
         return after
 
     def _connect(self, node: int, targets: list[int], by: list[int]) -> None:
