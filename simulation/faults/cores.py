@@ -146,8 +146,8 @@ def _slow_disk(stage: Stage, host: BrokerHost, random: Random) -> int:
 
 
 def _full_disk(stage: Stage, host: BrokerHost, random: Random) -> int:
-    host.disk.full = True
-    host.disk_faults += 1
+    host.disk.fill()
+    host.disk_faulty = True
     return _AGAIN_NS
 
 

@@ -67,8 +67,7 @@ def _harm(stage: Stage, host: BrokerHost, fault: Fault) -> None:
         else medium.rot_page(path, begin)
     )
     if what is not None:
-        host.disk_faults += 1
-        host.was_damaged = True
+        host.disk_faulty = host.was_damaged = True
         host.damaged_pages = [page]
         stage.done(fault, host.name, what)
         if (fault.target >> _KILL_BITS) % _KILLED_OF == _KILLED_OF - 1:

@@ -43,8 +43,8 @@ def quicken(host: BrokerHost) -> None:
 
 def full_disk(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """Fills the disk: nothing new finds space on it while the fault lasts."""
-    host.disk.full = True
-    host.disk_faults += 1
+    host.disk.fill()
+    host.disk_faulty = True
     stage.armed(fault, host.name)
 
     def undo() -> None:
@@ -76,14 +76,14 @@ def flush_failure(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     if not stage.others_are_whole(host):
         return  # pages that leave the cache unwritten can make a node recover, and a majority must not
     host.disk.failing_flushes = 1
-    host.disk_faults += 1
+    host.disk_faulty = True
     stage.armed(fault, host.name)
 
 
 def read_failure(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """The next files that are opened or read cannot be."""
     host.disk.failing_reads = 1 + int(3 * fault.amount)
-    host.disk_faults += 1
+    host.disk_faulty = True
     stage.armed(fault, host.name)
 
 
@@ -93,7 +93,7 @@ def no_descriptors(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     if of_process and host.process is None:
         return
     host.use_up_descriptors(stage.counted_once(fault.kind), of_process=of_process)
-    host.disk_faults += 1
+    host.disk_faulty = True
     stage.armed(fault, host.name, "of the process" if of_process else "of the machine")
     stage.lasts(host.name, fault.kind, fault.duration_ns, host.free_descriptors)
 
@@ -109,8 +109,7 @@ def harm(stage: Stage, host: BrokerHost, fault: Fault, damage: Callable[[str], s
     places = [*(f"{_QUEUES}/{topic}/" for topic in reversed(lives)), prefix]
     what = next((what for what in map(damage, places) if what is not None), None)
     if what is not None:
-        host.disk_faults += 1
-        host.was_harmed = True
+        host.disk_faulty = host.was_harmed = True
         stage.harmed(host)
         stage.done(fault, host.name, what)
     host.start()

@@ -248,7 +248,7 @@ class Monitor:
         host = watched.host
         if log.last_index < log.first_index:
             watched.snapshot_ahead = max(watched.snapshot_ahead, snapshot_index)
-        if snapshot_index > max(log.last_index, watched.snapshot_ahead) and not host.disk_faults:
+        if snapshot_index > max(log.last_index, watched.snapshot_ahead) and not host.disk_faulty:
             raise Violation(
                 "snapshots are of what is durable",
                 host.name,
@@ -437,7 +437,7 @@ class Monitor:
             self.model.heads.begins_at(name, store.log.first_position, self._now_ns())
             self._note(name, f"deletes its log before {first_index}")
         self._marks.turned(name, store.snapshot.applied_index)
-        if replica.repairs.found and not host.disk_faults:
+        if replica.repairs.found and not host.disk_faulty:
             raise Violation(CAUSE, name, f"finds {replica.repairs.found} damaged places")
         raft = replica.raft
         if raft.recovering is None:

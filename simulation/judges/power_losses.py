@@ -129,7 +129,7 @@ class PowerLosses:
             holder.log is None
             or holder.lost is not None
             or holder.recovers
-            or host.disk_faults
+            or host.disk_faulty
             or not holder.is_known
         ):
             raise Violation(

@@ -381,8 +381,8 @@ class Waits:
         self._network = network
         self._due_ns = 0
         self._undisturbed: dict[str, _Since] = {}
-        """Machine -> its process and the faults of its disk, and since when nothing is wrong with them: what a fault
-        that is shorter than a look leaves behind it may take as long as what a long one does."""
+        """Machine -> its process and how often its disk was filled, and since when nothing is wrong with them: what
+        found no room is tried again as late behind a filling that no look has seen."""
         self._linked: dict[tuple[str, str], _Since] = {}
         """Two machines, in order -> their connections, and since when nothing is wrong with these."""
         self._leads = _Since(None, 0)
@@ -398,7 +398,7 @@ class Waits:
             return
         self._due_ns = now_ns + _LOOK_NS
         whole = {name: host for name, host in hosts.items() if is_undisturbed(host, now_ns)}
-        states = {name: (host.process, host.disk_faults) for name, host in whole.items()}
+        states = {name: (host.process, host.disk.fillings) for name, host in whole.items()}
         _keep(self._undisturbed, states, now_ns)
         _keep(self._linked, dict(self._connected(whole)), now_ns)
         leader = self._leader(whole, [*voters])

@@ -170,9 +170,8 @@ class BrokerHost:
         """Connections that came while it was paused, or had no descriptor for them."""
         self._process_has_descriptors = True
         """False while its process has used up those that a process may have; the next one has its own."""
-        self.disk_faults = 0
-        """The number of faults of its disk so far. From the first on disk errors are to be expected: a process that
-        ends by one is no finding."""
+        self.disk_faulty = False
+        """Disk errors are to be expected now: a process that ends by one is no finding."""
         self.was_harmed = False
         """Its disk has changed what it held (simulation/faults/disk_faults.py, `harm`)."""
         self.was_damaged = False
@@ -273,9 +272,9 @@ class BrokerHost:
             self.surroundings.journal.found(
                 Violation("a node starts over a log that others can repair", self.name, str(error))
             )
-        elif isinstance(error, DamagedFileError) and self.disk_faults:
+        elif isinstance(error, DamagedFileError) and self.disk_faulty:
             self.needs_new_disk = True
-        elif isinstance(error, DiskError) and self.disk_faults:
+        elif isinstance(error, DiskError) and self.disk_faulty:
             self.start_after(SECOND)
         else:
             self.surroundings.journal.found(
@@ -375,7 +374,7 @@ class BrokerHost:
         self.kill()
         if isinstance(error, DiskFullError):
             self.surroundings.journal.found(Violation("a full disk stops nobody", self.name, text))
-        elif isinstance(error, DiskError) and self.disk_faults:
+        elif isinstance(error, DiskError) and self.disk_faulty:
             self.note(f"stops: {error}")
             self.start_after(_RESTART_NS)
         else:

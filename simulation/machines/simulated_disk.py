@@ -138,6 +138,8 @@ class SimulatedDisk:
         self._countdown = 0
         self.locked = False
         self.full = False
+        self.fillings = 0
+        """The number of times that it was filled."""
         """No space is left."""
         self.used_by_others = 0.0
         """The share of the disk that is taken; a node that sees too much of it deletes the head of its log."""
@@ -165,6 +167,11 @@ class SimulatedDisk:
             self._countdown -= 1
             if not self._countdown:
                 raise PowerFailure(f"{operation} of {path}")
+
+    def fill(self) -> None:
+        """Leaves no space for anything new, until `full` is False again."""
+        self.full = True
+        self.fillings += 1
 
     def check_space(self, path: str) -> None:
         """Raises DiskFullError while the disk is full."""

@@ -18,6 +18,7 @@ from broker.replica.replica import Replica
 from broker.trace import TraceWriter
 from log.formats.message_id import offset_message_id
 from simulation.journal import Violation
+from simulation.judges.client_judge import ENDS
 from simulation.judges.group_model import CommittedMessage, CommittedQueue, GroupModel
 from simulation.machines.broker_host import BrokerHost
 from simulation.randomness import Random
@@ -130,7 +131,7 @@ class Inquiries(Invariant):
         """Judges the end of a queue: one past the last message. Raises Violation."""
         extent = self._extent(queue, since_ns)
         if not extent.may_end_at(answer):
-            raise _untrue("the end of a queue is linearizable", queue, f"ends at {answer}", extent)
+            raise _untrue(ENDS, queue, f"ends at {answer}", extent)
 
     def found_by_time(
         self, queue: MessageQueue, since_ns: int, timestamp_ms: int, boundary: SearchBoundary, answer: int

@@ -17,7 +17,7 @@ from tests.interop.cluster import Cluster, make_topic
 from tests.interop.conftest import ClientOf, Configure
 from tests.interop.processes import wait_until
 from tests.interop.test_groups_and_failover import UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-from tests.interop.test_java_secured import ACCOUNTS, OPERATOR, ORDERS, WRONG
+from tests.interop.test_java_secured import ORDERS, WRONG, with_accounts
 from tests.interop.test_send_and_receive import (
     DELIVERY_LIMIT_S,
     SEND_LIMIT_S,
@@ -41,14 +41,7 @@ def test_asynchronous_sends_are_stored_at_their_offsets(client: Client, topic: s
 @pytest.mark.trivet_only
 def test_accounts(client_of: ClientOf, configure: Configure, tmp_path: Path) -> None:
     """This client signs every request; without an account, with an empty key."""
-    (tmp_path / "accounts.toml").write_text(ACCOUNTS)
-    cluster = configure(
-        broker={"acl": {"file": str(tmp_path / "accounts.toml"), "allow_plaintext": True}},
-        environment={
-            "TRIVET_ACCESS_KEY": OPERATOR["access_key"],
-            "TRIVET_SECRET_KEY": OPERATOR["secret_key"],
-        },
-    )
+    cluster = with_accounts(configure, tmp_path)
     for topic in ("orders", "payroll"):
         cluster.trivet("topic", "create", topic, "--queues", "2")
     client = client_of(cluster.name_server)

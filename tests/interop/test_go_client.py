@@ -17,7 +17,7 @@ from tests.interop.cluster import Cluster, kill_leader, make_topic, wait_for_new
 from tests.interop.conftest import DEFAULT, ClientOf, Configure, available
 from tests.interop.test_groups_and_failover import FAILOVER_LIMIT_S, SETTLE_LIMIT_S
 from tests.interop.test_java_features import CHECK_LIMIT_S
-from tests.interop.test_java_secured import ACCOUNTS, OPERATOR, ORDERS, WRONG
+from tests.interop.test_java_secured import ORDERS, WRONG, with_accounts
 from tests.interop.test_send_and_receive import DELIVERY_LIMIT_S, SEND_LIMIT_S, bodies, everything_received
 
 pytestmark = [pytest.mark.go_only, pytest.mark.extended]
@@ -88,14 +88,7 @@ def test_transactions(client: Client, topic: str, group: str) -> None:
 
 @pytest.mark.trivet_only
 def test_accounts(client_of: ClientOf, configure: Configure, tmp_path: Path) -> None:
-    (tmp_path / "accounts.toml").write_text(ACCOUNTS)
-    cluster = configure(
-        broker={"acl": {"file": str(tmp_path / "accounts.toml"), "allow_plaintext": True}},
-        environment={
-            "TRIVET_ACCESS_KEY": OPERATOR["access_key"],
-            "TRIVET_SECRET_KEY": OPERATOR["secret_key"],
-        },
-    )
+    cluster = with_accounts(configure, tmp_path)
     cluster.trivet("topic", "create", "orders", "--queues", "2")
     client = client_of(cluster.name_server)
     consumer = client.start("push", topic="orders", group="orders-group", **ORDERS)

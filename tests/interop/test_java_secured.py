@@ -104,17 +104,22 @@ def test_tls(client_of: ClientOf, configure: Configure, certificates: Certificat
         assert len(sender.of("failed")) == 1
 
 
-@pytest.fixture
-def guarded(configure: Configure, tmp_path: Path) -> ConfiguredCluster:
-    """A broker with accounts, and its topics."""
+def with_accounts(configure: Configure, tmp_path: Path) -> ConfiguredCluster:
+    """Starts a broker with `ACCOUNTS`, which Trivet's own commands reach as `OPERATOR`."""
     (tmp_path / "accounts.toml").write_text(ACCOUNTS)
-    cluster = configure(
+    return configure(
         broker={"acl": {"file": str(tmp_path / "accounts.toml"), "allow_plaintext": True}},
         environment={
             "TRIVET_ACCESS_KEY": OPERATOR["access_key"],
             "TRIVET_SECRET_KEY": OPERATOR["secret_key"],
         },
     )
+
+
+@pytest.fixture
+def guarded(configure: Configure, tmp_path: Path) -> ConfiguredCluster:
+    """A broker with accounts, and its topics."""
+    cluster = with_accounts(configure, tmp_path)
     for topic in ("orders", "payroll"):
         cluster.trivet("topic", "create", topic, "--queues", "2")
     return cluster

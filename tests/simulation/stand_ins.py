@@ -180,7 +180,16 @@ def process(**said: Any) -> Any:
 def disk(**said: Any) -> Any:
     """A disk on which nothing is wrong; tests that read or write take a `SimulatedDisk`."""
     return stand_in(
-        **({"full": False, "failing_flushes": 0, "failing_reads": 0, "lacks_descriptors": None} | said)
+        **(
+            {
+                "full": False,
+                "fillings": 0,
+                "failing_flushes": 0,
+                "failing_reads": 0,
+                "lacks_descriptors": None,
+            }
+            | said
+        )
     )
 
 
@@ -195,7 +204,7 @@ def host(name: str = "n0", **said: Any) -> Any:
         "options": StoreOptions(),
         "limits": InnerLimits(),
         "disk_slowed": None,
-        "disk_faults": 0,
+        "disk_faulty": False,
         "was_damaged": False,
         "damaged_pages": [],
         "was_harmed": False,

@@ -260,8 +260,7 @@ def test_who_finds_its_disk_beyond_repair_when_all_is_mended_has_a_new_one_at_on
     def damage() -> None:
         (host,) = [host for host in world.brokers if host.in_service and host.process is None]
         host.disk.write_durably("snapshot", b"no snapshot")
-        host.disk_faults += 1
-        host.was_damaged = True
+        host.disk_faulty = host.was_damaged = True
 
     world.scheduler.at(plan.calm_ns - SECOND // 2, damage)
     result = run_world(world)
@@ -310,8 +309,7 @@ def test_a_node_that_does_not_start_over_a_log_that_others_can_repair_is_found(
     monkeypatch.setattr("simulation.machines.broker_host.build_node", build_node)
     world = World(replace(plan_of(1), faults=()))
     host = world.brokers[0]
-    host.disk_faults += 1
-    host.was_damaged = True
+    host.disk_faulty = host.was_damaged = True
     host.start()
     assert world.journal.finding is not None
     assert world.journal.finding.invariant == "a node starts over a log that others can repair"

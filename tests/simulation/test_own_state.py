@@ -145,7 +145,7 @@ def test_what_is_taken_for_flushed_is_on_the_disk(group: Group) -> None:
 
 def test_a_disk_that_has_failed_is_no_excuse(group: Group) -> None:
     node = group.nodes["n0"]
-    node.host.disk_faults += 1
+    node.host.disk_faulty = True
     node.appends(1)
     node.persisted_index = 0
     with pytest.raises(Violation, match=FLUSHED):

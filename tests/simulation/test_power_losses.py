@@ -110,7 +110,7 @@ def test_a_failed_flush_takes_the_last_copy_as_a_power_failure_does() -> None:
             dark, failing, _ = world.members.in_service()
             dark.lose_power("power")
             failing.disk.failing_flushes = 1
-            failing.disk_faults += 1
+            failing.disk_faulty = True
 
         world.scheduler.at(9 * SECOND + seed * 61 * MILLISECOND, fail)
         result = run_world(world)
@@ -286,10 +286,10 @@ def test_who_starts_as_if_it_lacked_entries_has_lost_some() -> None:
     losses.is_whole("n0")
     with pytest.raises(Violation, match=CAUSE):
         losses.started(host, log, Loss.ENTRIES)
-    host.disk_faults += 1
+    host.disk_faulty = True
     losses.started(host, log, Loss.ENTRIES)
     losses.is_whole("n0")
-    host.disk_faults = 0
+    host.disk_faulty = False
     losses.wiped("n0")
     losses.started(host, log, Loss.ENTRIES)
 

@@ -157,11 +157,11 @@ def test_the_time_begins_when_the_help_is_there(monkeypatch: pytest.MonkeyPatch,
         group.look_from_to(6.2, 6.6)
 
 
-def test_a_fault_of_the_disk_between_two_looks_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_was_full_between_two_looks_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it leaves behind is no shorter than what a long one does: seed 9975353."""
     group = _Group(monkeypatch, Help.NOBODY)
     group.look_from_to(0, 0.8)
-    group.hosts["n1"].disk_faults += 1
+    group.hosts["n1"].disk.fillings += 1
     group.look_from_to(0.8, 1.8)
     with pytest.raises(Violation, match=r"has waited for 1\.2 s"):
         group.look_from_to(1.8, 2.4)
